@@ -1,0 +1,1 @@
+"""Finds viiwork nodes by mDNS."""

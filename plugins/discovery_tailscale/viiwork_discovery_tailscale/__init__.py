@@ -1,0 +1,1 @@
+"""Finds viiwork nodes through Tailscale."""

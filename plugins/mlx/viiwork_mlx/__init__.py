@@ -1,0 +1,1 @@
+"""MLX (mlx_lm) as an engine of viiwork."""

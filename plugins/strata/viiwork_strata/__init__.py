@@ -1,0 +1,1 @@
+"""Strata as an engine of viiwork."""

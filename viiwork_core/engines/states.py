@@ -1,0 +1,54 @@
+"""The states of a backend, and what the rest of the node sees of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from viiwork_core.contracts.engine import Address, Load, Phase
+
+
+class BackendState(StrEnum):
+    """starting -> healthy <-> unhealthy -> starting (a respawn) | dead; stopped after a wanted end."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DEAD = "dead"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """One backend at one moment. Only its supervisor makes these; everyone else reads them."""
+
+    id: str
+    """MODEL/N"""
+
+    model: str
+    engine: str
+    state: BackendState
+    incarnation: int
+    """Counts launches from 1; what a slot held under an earlier one is gone. 0: not launched yet."""
+
+    slots: int
+    """As the engine says, else as configured."""
+
+    phase: Phase | None = None
+    progress: float | None = None
+    reason: str | None = None
+    """Why it is not healthy, in words for the operator."""
+
+    address: Address | None = None
+    context: int | None = None
+    load: Load | None = None
+    load_asked_at: float | None = None
+    """Monotonic time at which `load` was asked for; facts newer than this are not undone by it."""
+
+    fingerprint: str | None = None
+    """Equal fingerprints make a restore right; None: its caches are not shared."""
+
+    pid: int | None = None
+    respawns: int = 0
+    since: float = 0.0
+    """Monotonic time of the last change of state."""

@@ -1,0 +1,70 @@
+"""The hooks: how a distribution offers its classes. They run once, when plugins load, and only collect classes.
+
+A plugin is a module named by an entry point of group "viiwork". It implements any of these with `hookimpl`.
+"""
+
+from __future__ import annotations
+
+import pluggy
+
+from viiwork_core.contracts.cache import CacheTransfer
+from viiwork_core.contracts.discovery import Discovery
+from viiwork_core.contracts.engine import Engine
+from viiwork_core.contracts.policy import Policy
+
+PROJECT = "viiwork"
+"""Name of the pluggy project and of the entry point group."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def viiwork_register_engine() -> type[Engine] | list[type[Engine]]:  # type: ignore[empty-body]  # a spec has no body
+    """Add engines that `models[].engine` can name.
+
+    When: once, while plugins load, before the configuration's plugin blocks are read.
+    Thread: the main thread; no event loop runs.
+    Returns: a subclass of Engine, or a list of them. Each has a `name` of its own.
+    If it raises: the plugin is marked failed with the reason, and nothing else is harmed; a configuration that uses
+    the engine does not start.
+    Since: API 1.0.
+    """
+
+
+@hookspec
+def viiwork_register_discovery() -> type[Discovery] | list[type[Discovery]]:  # type: ignore[empty-body]  # a spec
+    """Add sources that find other nodes.
+
+    When: once, while plugins load, before the configuration's plugin blocks are read.
+    Thread: the main thread; no event loop runs.
+    Returns: a subclass of Discovery, or a list of them.
+    If it raises: the plugin is marked failed with the reason, and nothing else is harmed.
+    Since: API 1.0.
+    """
+
+
+@hookspec
+def viiwork_register_policy() -> type[Policy] | list[type[Policy]]:  # type: ignore[empty-body]  # a spec has no body
+    """Add routing policies that `routing.policy` can name.
+
+    When: once, while plugins load, before the configuration's plugin blocks are read.
+    Thread: the main thread; no event loop runs.
+    Returns: a subclass of Policy, or a list of them.
+    If it raises: the plugin is marked failed with the reason, and nothing else is harmed; a configuration that names
+    the policy does not start.
+    Since: API 1.0.
+    """
+
+
+@hookspec
+def viiwork_register_cache_transfer() -> type[CacheTransfer] | list[type[CacheTransfer]]:  # type: ignore[empty-body]
+    """Add the cache transfer of an engine, which `models[].kv_share` needs.
+
+    When: once, while plugins load, before the configuration's plugin blocks are read.
+    Thread: the main thread; no event loop runs.
+    Returns: a subclass of CacheTransfer, or a list of them, each naming the engine it serves.
+    If it raises: the plugin is marked failed with the reason, and nothing else is harmed; a configuration that turns
+    kv_share on for that engine does not start.
+    Since: API 1.0.
+    """

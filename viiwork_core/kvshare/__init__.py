@@ -1,0 +1,1 @@
+"""Caches that move with their session: files, transfer, replicas."""

@@ -1,0 +1,1 @@
+"""The other nodes: who is alive, what they can take."""

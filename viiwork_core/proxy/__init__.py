@@ -1,0 +1,1 @@
+"""The hot path: from a client's request to an engine's or a peer's answer."""

@@ -1,0 +1,1 @@
+"""Plugins: finding, collecting, configuring and guarding them."""

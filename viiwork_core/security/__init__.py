@@ -1,0 +1,1 @@
+"""The mesh secret, signatures and encryption."""

@@ -1,0 +1,1 @@
+"""Kits and fakes for tests, the project's own and a plugin author's."""
