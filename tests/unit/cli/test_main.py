@@ -1,0 +1,106 @@
+"""The command's root, plugin list and config check."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from viiwork_core.cli import main
+from viiwork_core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _only_built_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VIIWORK_PLUGINS", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main.cli, args, prog_name="viiwork")
+
+
+def test_version_names_the_plugin_api_too() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("viiwork 0.")
+    assert result.output.endswith("(plugin API 1.0)\n")
+
+
+def test_plugin_list_is_an_aligned_table() -> None:
+    result = run("plugin", "list")
+    assert result.exit_code == 0
+    header, first, *_ = result.output.splitlines()
+    assert header.split() == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "API", "STATE", "REASON"]
+    assert first.split()[:3] == ["discovery", "seeds", "viiwork"] or first.split()[0] == "policy"
+    assert first.index("viiwork") == header.index("DISTRIBUTION")
+
+
+def test_plugin_list_as_json() -> None:
+    rows = json.loads(run("plugin", "list", "--json").output)
+    assert {
+        "kind": "policy",
+        "name": "least_busy",
+        "distribution": "viiwork",
+        "version": rows[0]["version"],
+        "api": "1.0",
+        "state": "loaded",
+        "reason": None,
+    } in rows
+    assert all(row["state"] == "not chosen" for row in rows if row["distribution"] != "viiwork")
+
+
+def test_config_check_sums_up_a_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "v.yaml"
+    file.write_text("node: {name: box}\nmesh: {network: none}\ngpu: {}\n")
+    result = run("config", "check", str(file))
+    assert result.exit_code == 0
+    assert result.stdout == "ok: node box, models: none, policy: least_busy, discovery: none\n"
+    assert result.stderr == "warning: gpu (line 3): not built yet, ignored\n"
+
+
+def test_config_check_prints_every_problem(tmp_path: Path) -> None:
+    file = tmp_path / "v.yaml"
+    file.write_text("mesh: {network: none}\nrouting: {policy: x}\nmodels: [{name: m, engine: acme, context: 1}]\n")
+    result = run("config", "check", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "routing.policy (line 2)",
+        "models[0].engine (line 3)",
+    ]
+
+
+def test_config_check_of_a_missing_file(tmp_path: Path) -> None:
+    result = run("config", "check", str(tmp_path / "none.yaml"))
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "remedy: name a readable file"
+
+
+@pytest.mark.parametrize("args", [["config", "check"], ["nothing"], ["plugin", "list", "--wrong"]])
+def test_wrong_usage_exits_with_2(args: list[str]) -> None:
+    assert run(*args).exit_code == 2
+
+
+def test_errors_raised_on_purpose_become_text_and_exit_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def failing() -> None:
+        raise ConfigError("what is wrong", remedy="what to do")
+
+    monkeypatch.setitem(main._COMMANDS, "failing", lambda: failing)
+    result = run("failing")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "what is wrong\nremedy: what to do\n")
+
+
+def test_a_small_command_imports_no_server() -> None:
+    code = (
+        "import sys; from viiwork_core.cli.main import cli; cli(['plugin', 'list'], standalone_mode=False);"
+        "sys.exit(sorted({'quart', 'hypercorn', 'aiohttp'} & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,67 @@
+"""The routing policies that come with the core."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+
+from viiwork_core import Candidate, PluginOptions, Policy, Query
+
+_REMEMBERED = 4096
+"""Places round_robin remembers before it forgets the ones used longest ago."""
+
+
+class LeastBusy(Policy):
+    """Keeps a session where its tokens are, and spreads the rest to where most room is.
+
+    With a session: places that hold tokens of it first, then all in the order of a rendezvous hash, which every node
+    computes alike, and which moves only the sessions of a place that comes or goes. Without one: local, then most
+    free slots, then the shortest way, then by chance.
+    """
+
+    name = "least_busy"
+
+    def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
+        if query.session is None:
+            keyed = [(*_room(candidate), rng.random(), candidate.id) for candidate in candidates]
+            return [entry[-1] for entry in sorted(keyed)]
+        key = hashlib.blake2b(query.session.encode()).digest()
+        ordered = sorted(candidates, key=lambda place: (not place.held_tokens, -_rendezvous(key, place.id), place.id))
+        return [candidate.id for candidate in ordered]
+
+
+class RoundRobin(Policy):
+    """Each place in turn, whatever the session: the one used longest ago first."""
+
+    name = "round_robin"
+
+    def __init__(self, options: PluginOptions) -> None:
+        super().__init__(options)
+        self._turn = 0
+        self._used: dict[tuple[str, str], int] = {}
+
+    def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
+        del rng
+        used, model = self._used, query.model
+        ordered = sorted((candidate.id for candidate in candidates), key=lambda id_: (used.get((model, id_), 0), id_))
+        if ordered:
+            self._remember((model, ordered[0]))
+        return ordered
+
+    def _remember(self, key: tuple[str, str]) -> None:
+        self._turn += 1
+        # Taken out first, so that the dictionary's order is the order of use.
+        self._used.pop(key, None)
+        self._used[key] = self._turn
+        if len(self._used) > _REMEMBERED:
+            del self._used[next(iter(self._used))]
+
+
+def _room(candidate: Candidate) -> tuple[bool, int, float]:
+    rtt = float("inf") if candidate.rtt_ms is None else candidate.rtt_ms
+    return not candidate.local, -candidate.free, rtt
+
+
+def _rendezvous(key: bytes, place: str) -> int:
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8, key=key).digest())

@@ -1,0 +1,80 @@
+"""The viiwork command: its root, and the one place where errors become text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO, Any
+
+import click
+
+from viiwork_core.contracts.version import API_MAJOR, API_MINOR
+from viiwork_core.errors import ViiworkError
+
+
+class Failure(click.ClickException):
+    """A ViiworkError as the terminal shows it: message, remedy, exit code 1."""
+
+    def __init__(self, error: ViiworkError) -> None:
+        super().__init__(error.message)
+        self._remedy = error.remedy
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(self.message, err=file is None, file=file)
+        if self._remedy:
+            click.echo(f"remedy: {self._remedy}", err=file is None, file=file)
+
+
+def _serve() -> click.Command:
+    from viiwork_core.cli.serve import serve
+
+    return serve
+
+
+def _plugin() -> click.Command:
+    from viiwork_core.cli.plugin import plugin
+
+    return plugin
+
+
+def _config() -> click.Command:
+    from viiwork_core.cli.config_check import config
+
+    return config
+
+
+# Imported when named: a command that only prints must not wait for the server's libraries.
+_COMMANDS: dict[str, Callable[[], click.Command]] = {"config": _config, "plugin": _plugin, "serve": _serve}
+
+
+class Root(click.Group):
+    """Finds commands when they are named, and turns errors raised on purpose into a Failure."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        make = _COMMANDS.get(cmd_name)
+        return make() if make is not None else None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ViiworkError as error:
+            raise Failure(error) from error
+
+
+@click.command(cls=Root)
+@click.version_option(
+    package_name="viiwork",
+    prog_name="viiwork",
+    message=f"%(prog)s %(version)s (plugin API {API_MAJOR}.{API_MINOR})",
+)
+def cli() -> None:
+    """A few GPU machines, one OpenAI-compatible endpoint."""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="viiwork")
