@@ -1,0 +1,128 @@
+"""What a supervisor asks of the plugin objects of one model, each question under the guard and a deadline."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from viiwork_core.clock import Clock
+from viiwork_core.contracts.cache import CacheTransfer
+from viiwork_core.contracts.capabilities import Prepares
+from viiwork_core.contracts.engine import Address, Engine, Launch, Load, Probe, Spec
+from viiwork_core.errors import EngineUnreachable, ViiworkError
+from viiwork_core.registry.guard import Guard
+
+_log = structlog.get_logger("viiwork.engines")
+
+T = TypeVar("T")
+
+LOAD_TIMEOUT = 3.0
+"""Seconds; a load older than that is not used by anybody."""
+_PREPARE_TIMEOUT = 30.0
+_OPEN_TIMEOUT = 30.0
+_CLOSE_TIMEOUT = 5.0
+_FINGERPRINT_TIMEOUT = 3600.0
+_SLACK = 2.0
+"""What a plugin is granted over our own time limit before its lateness is held against it."""
+
+
+class EngineCalls:
+    """One engine instance behind its guard. All backends of a model share it, and so the strikes."""
+
+    def __init__(self, engine: Engine, *, clock: Clock, timeout: float) -> None:
+        self.name = engine.name
+        self._engine = engine
+        self._prepares = engine if isinstance(engine, Prepares) else None
+        self._guard = Guard(f"engine {engine.name}", clock=clock, on_strike=_strike)
+        self._timeout = timeout
+
+    async def open(self) -> None:
+        """Raises PluginError, or whatever error the plugin raises on purpose."""
+        await self._guard.call("open", _OPEN_TIMEOUT, self._engine.__aenter__)
+
+    async def close(self) -> None:
+        await self._guard.call("close", _CLOSE_TIMEOUT, lambda: self._engine.__aexit__(None, None, None))
+
+    async def launch(self, spec: Spec) -> Launch | None:
+        """Prepare, then say what to start. Raises ConfigError, PluginError, or what `prepare` met on its way."""
+
+        async def make() -> Launch | None:
+            return _checked(self._engine.launch(spec), Launch | None)
+
+        if self._prepares is not None:
+            prepares = self._prepares
+            await self._guard.call("prepare", _PREPARE_TIMEOUT, lambda: prepares.prepare(spec))
+        return await self._guard.call("launch", _CLOSE_TIMEOUT, make)
+
+    async def probe(self, address: Address) -> Probe:
+        """Raises EngineUnreachable, also when the time is up; PluginError says nothing about the engine's health."""
+
+        async def make() -> Probe:
+            return _checked(await _in_time(self._timeout, self._engine.probe(address)), Probe)
+
+        return await self._guard.call("probe", self._timeout + _SLACK, make)
+
+    async def load(self, spec: Spec, address: Address) -> Load:
+        """Raises EngineUnreachable, also when the time is up, EngineRefused or PluginError."""
+
+        async def make() -> Load:
+            return _checked(await _in_time(LOAD_TIMEOUT, self._engine.load(spec, address)), Load)
+
+        return await self._guard.call("load", LOAD_TIMEOUT + _SLACK, make)
+
+
+class CacheCalls:
+    """One cache transfer instance behind its guard."""
+
+    def __init__(self, cache: CacheTransfer, *, clock: Clock) -> None:
+        self.name = f"{cache.engine} cache transfer"
+        self._cache = cache
+        self._guard = Guard(self.name, clock=clock, on_strike=_strike)
+
+    async def open(self) -> None:
+        """Raises PluginError, or whatever error the plugin raises on purpose."""
+        await self._guard.call("open", _OPEN_TIMEOUT, self._cache.__aenter__)
+
+    async def close(self) -> None:
+        await self._guard.call("close", _CLOSE_TIMEOUT, lambda: self._cache.__aexit__(None, None, None))
+
+    async def fingerprint(self, spec: Spec) -> str:
+        """One word for all that must be equal for a restore to be right. Raises EngineRefused or PluginError."""
+
+        async def make() -> str:
+            return digest_of(await self._cache.fingerprint(spec))
+
+        return await self._guard.call("fingerprint", _FINGERPRINT_TIMEOUT, make)
+
+
+def digest_of(parts: Mapping[str, str]) -> str:
+    """BLAKE2b of a fingerprint's parts, 64 hex digits; their order does not matter."""
+    canonical = json.dumps(sorted(parts.items()), separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=32).hexdigest()
+
+
+async def _in_time(seconds: float, answer: Awaitable[T]) -> T:
+    # A late answer is the engine's sickness. The guard's deadline, a little longer, is for a plugin that holds on.
+    with anyio.move_on_after(seconds):
+        return await answer
+    raise EngineUnreachable(f"no answer within {seconds:g} s")
+
+
+def _strike(message: str) -> None:
+    _log.warning("a plugin misbehaved", reason=message)
+
+
+def _checked(value: T, kind: object) -> T:
+    if not isinstance(value, kind):  # type: ignore[arg-type]  # a union of classes is one at run time
+        raise TypeError(f"returned {type(value).__name__} where the contract says {kind}")
+    return value
+
+
+def told(error: ViiworkError) -> str:
+    """An error's message with its remedy, for BackendView.reason."""
+    return f"{error.message}; {error.remedy}" if error.remedy else error.message

@@ -1,0 +1,28 @@
+"""What the fleet is asked to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from viiwork_core.contracts.cache import CacheTransfer
+from viiwork_core.contracts.engine import Engine, Spec
+
+
+@dataclass(frozen=True)
+class BackendPlan:
+    """One backend to run. Backends of a model share `engine` and `cache`; `startup_timeout` is in seconds.
+
+    A `spec.port` of 0 means that a free one is drawn at each launch. `env` is the operator's, and wins.
+    """
+
+    spec: Spec
+    engine: Engine
+    cache: CacheTransfer | None
+    startup_timeout: float
+    env: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """MODEL/N"""
+        return f"{self.spec.model}/{self.spec.index}"

@@ -1,0 +1,341 @@
+"""The supervisor: one task owns one backend, from its first launch to its end, and alone says in what state it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+import structlog
+
+from viiwork_core.clock import Clock
+from viiwork_core.contracts.engine import Address, Launch, Phase, Spec
+from viiwork_core.engines.bell import Bell
+from viiwork_core.engines.calls import CacheCalls, EngineCalls, told
+from viiwork_core.engines.environment import child_environment, gpu_pin
+from viiwork_core.engines.folder import empty_private_folder
+from viiwork_core.engines.gate import LoadGate
+from viiwork_core.engines.health import HealthSettings, Ladder, Verdict
+from viiwork_core.engines.listener import Holder, Listener, free_port, listener, taken
+from viiwork_core.engines.plan import BackendPlan
+from viiwork_core.engines.process import Child, LineSink, Sits, epitaph, spawn
+from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.errors import EngineRefused, EngineUnreachable, PluginError, ViiworkError
+
+_log = structlog.get_logger("viiwork.engines")
+
+_STARTING_PROBE = 1.0
+_LOAD_POLL = 1.0
+_END_BUDGET = 15.0
+
+_NO_PROBE = "a backend cannot be probed"
+_NO_LOAD = "a backend does not tell its load"
+
+
+@dataclass
+class _Run:
+    """One launch and how it ended."""
+
+    spec: Spec
+    child: Child[LineSink] | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    reason: str = ""
+    by_itself: bool = False
+    hopeless: bool = False
+
+    @property
+    def address(self) -> Address:
+        return Address(self.spec.host, self.spec.port)
+
+    def end(self, reason: str, *, by_itself: bool = False, hopeless: bool = False) -> None:
+        """The first reason stands. `hopeless`: another launch would end the same way."""
+        if not self.reason:
+            self.reason, self.by_itself, self.hopeless = reason, by_itself, hopeless
+        self.scope.cancel()
+
+
+class Supervisor:
+    """Runs one backend. Everything happens on the control loop.
+
+    `refused`: why the backend is dead from the start.
+    """
+
+    def __init__(
+        self,
+        plan: BackendPlan,
+        engine: EngineCalls,
+        cache: CacheCalls | None,
+        *,
+        health: HealthSettings,
+        node_id: str,
+        clock: Clock,
+        publish: Callable[[BackendView], None],
+        refused: str = "",
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._cache = cache
+        self._health = health
+        self._node_id = node_id
+        self._clock = clock
+        self._publish = publish
+        self._refused = refused
+        self._ladder = Ladder(health, plan.startup_timeout)
+        self._probe_bell = Bell()
+        self._load_bell = Bell()
+        self._complaints: set[str] = set()
+        spec = plan.spec
+        self._view = BackendView(
+            plan.id,
+            spec.model,
+            engine.name,
+            BackendState.STARTING,
+            incarnation=0,
+            slots=spec.parallel,
+            phase=Phase.QUEUED,
+            since=clock.monotonic(),
+        )
+
+    @property
+    def view(self) -> BackendView:
+        """The backend now."""
+        return self._view
+
+    def poke(self) -> None:
+        """Probe and ask for the load now instead of at the next turn."""
+        self._probe_bell.ring()
+        self._load_bell.ring()
+
+    async def run(self, sitter: Sits, gate: LoadGate, position: int) -> None:
+        """Run the backend until it is dead, or until cancelled. Never raises anything but the cancellation: a fault
+        in here is this backend's death and nobody else's."""
+        try:
+            await self._run(sitter, gate, position)
+        except Exception:  # noqa: BLE001  # a supervisor is where faults end
+            _log.exception("a supervisor cannot even say that it failed", backend=self._plan.id)
+        finally:
+            gate.leave(position)
+
+    async def _run(self, sitter: Sits, gate: LoadGate, position: int) -> None:
+        try:
+            await self._lead(sitter, gate, position)
+        except ViiworkError as error:
+            self._die(told(error))
+        except anyio.get_cancelled_exc_class():
+            self._set(state=BackendState.STOPPED, phase=None, reason=None, **_GONE)
+            raise
+        except Exception as error:  # noqa: BLE001  # a supervisor is where faults end
+            _log.exception("a supervisor failed", backend=self._plan.id)
+            cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+            self._die(f"its supervisor failed: {cause!r}")
+
+    async def _lead(self, sitter: Sits, gate: LoadGate, position: int) -> None:
+        if self._refused:
+            raise EngineRefused(self._refused)
+        self._publish(self._view)
+        if await self._needs_turn():
+            await gate.turn(position)
+        else:
+            gate.leave(position)
+        await self._launches(sitter, lambda: gate.leave(position))
+
+    async def _needs_turn(self) -> bool:
+        """Is there a model to load? Also finds a launch that cannot be built before the queue is waited through."""
+        try:
+            return await self._engine.launch(self._placed()) is not None
+        except (EngineRefused, EngineUnreachable):
+            return True
+
+    async def _launches(self, sitter: Sits, loaded: Callable[[], None]) -> None:
+        while True:
+            run = _Run(self._placed())
+            try:
+                await self._launch(run, sitter, loaded)
+            except (EngineRefused, EngineUnreachable) as error:
+                run.end(told(error))
+            loaded()
+            verdict = Verdict.DEAD if run.hopeless else self._ladder.ended(self._now(), by_itself=run.by_itself)
+            if verdict is Verdict.DEAD:
+                self._die(run.reason)
+                return
+            _log.warning("a backend is started again", backend=self._plan.id, reason=run.reason, verdict=verdict.value)
+            respawns = self._view.respawns + (verdict is Verdict.RESPAWN)
+            self._set(state=BackendState.STARTING, phase=Phase.QUEUED, reason=run.reason, respawns=respawns, **_GONE)
+            await anyio.sleep(self._ladder.delay)
+
+    async def _launch(self, run: _Run, sitter: Sits, loaded: Callable[[], None]) -> None:
+        self._ladder.launched(self._now())
+        launch = await self._engine.launch(run.spec)
+        if launch is not None:
+            if self._plan.spec.port and (holder := await listener(run.spec.port, None)).holder is not Holder.NOBODY:
+                run.end(_port_reason(run.spec, holder), hopeless=True)
+                return
+            await self._start(run, launch, sitter)
+        try:
+            self._launched(run)
+            await self._live(run, loaded)
+        except anyio.get_cancelled_exc_class():
+            self._set(state=BackendState.STOPPED, reason="stopping")
+            raise
+        finally:
+            if run.child is not None:
+                await _end(run.child)
+
+    async def _start(self, run: _Run, launch: Launch, sitter: Sits) -> None:
+        if run.spec.cache_dir is not None:
+            await empty_private_folder(run.spec.cache_dir)
+        pin = gpu_pin(run.spec.vendor, run.spec.gpus)
+        env = child_environment(self._node_id, pin, launch.env, self._plan.env)
+        self._ladder.launched(self._now())
+        run.child = await spawn(launch, env=env, backend_id=self._plan.id, sitter=sitter)
+
+    def _launched(self, run: _Run) -> None:
+        self._set(
+            state=BackendState.STARTING,
+            incarnation=self._view.incarnation + 1,
+            phase=Phase.LOADING,
+            address=run.address,
+            pid=run.child.pid if run.child else None,
+            slots=run.spec.parallel,
+        )
+
+    async def _live(self, run: _Run, loaded: Callable[[], None]) -> None:
+        with run.scope:
+            async with anyio.create_task_group() as tasks:
+                if run.child is not None:
+                    tasks.start_soon(self._watch_exit, run, run.child)
+                await self._until_ready(run)
+                loaded()
+                tasks.start_soon(self._watch_load, run)
+                if self._cache is not None:
+                    tasks.start_soon(self._learn_fingerprint, run, self._cache)
+                await self._watch_health(run)
+        if self._view.state is BackendState.HEALTHY:
+            self._set(state=BackendState.UNHEALTHY, reason=run.reason)
+
+    async def _watch_exit(self, run: _Run, child: Child[LineSink]) -> None:
+        await child.wait()
+        run.end(epitaph(child), by_itself=True)
+
+    async def _until_ready(self, run: _Run) -> None:
+        while not await self._ready(run):
+            if run.child is not None and self._ladder.patience_over(self._now()):
+                heard = f"; last heard: {self._view.reason}" if self._view.reason else ""
+                run.end(f"not ready within {self._plan.startup_timeout:g} s{heard}")
+            await self._probe_bell.wait(_STARTING_PROBE)
+        self._passed()
+
+    async def _ready(self, run: _Run) -> bool:
+        if run.child is not None:
+            found = await listener(run.spec.port, run.child.pid)
+            if found.holder is Holder.STRANGER:
+                run.end(_port_reason(run.spec, found), by_itself=True, hopeless=bool(self._plan.spec.port))
+            if found.holder is not Holder.OWN:
+                self._set(reason=f"does not listen on port {run.spec.port} yet")
+                return False
+        try:
+            probe = await self._engine.probe(run.address)
+        except ViiworkError as error:
+            self._set(reason=told(error))
+            return False
+        self._set(phase=probe.phase, progress=probe.progress, reason=probe.reason)
+        return probe.ready
+
+    async def _watch_health(self, run: _Run) -> None:
+        while True:
+            poked = await self._probe_bell.wait(self._health.interval)
+            try:
+                probe = await self._engine.probe(run.address)
+            except PluginError as error:
+                # The plugin's fault says nothing about the engine: keep the last good view.
+                self._complain(_NO_PROBE, error)
+            except ViiworkError as error:
+                self._failed(run, told(error), counts=not poked, lost=isinstance(error, EngineUnreachable))
+            else:
+                self._complaints.discard(_NO_PROBE)
+                if probe.ready:
+                    self._passed()
+                else:
+                    self._failed(run, probe.reason or "not ready any more", counts=not poked, lost=False)
+
+    def _passed(self) -> None:
+        self._ladder.passed(self._now())
+        self._set(state=BackendState.HEALTHY, phase=None, progress=None, reason=None)
+
+    def _failed(self, run: _Run, reason: str, *, counts: bool, lost: bool) -> None:
+        """No new work at the first failure, since requests would wait in vain; the process gets max_failures."""
+        if run.child is None and lost and self._view.state is BackendState.HEALTHY:
+            # A server that is not ours may have restarted while it was away: what its slots held is gone.
+            self._set(incarnation=self._view.incarnation + 1, load=None, load_asked_at=None)
+        self._set(state=BackendState.UNHEALTHY, reason=reason)
+        busy = self._view.load is not None and self._view.load.busy > 0
+        if self._ladder.failed(self._now(), counts=counts, busy=busy) and run.child is not None:
+            run.end(f"given up after {self._health.max_failures} failed probes: {reason}")
+
+    async def _watch_load(self, run: _Run) -> None:
+        while True:
+            asked_at = self._now()
+            try:
+                load = await self._engine.load(run.spec, run.address)
+            except ViiworkError as error:
+                self._complain(_NO_LOAD, error)
+            else:
+                self._complaints.discard(_NO_LOAD)
+                self._set(load=load, load_asked_at=asked_at, slots=load.slots, context=load.context)
+            await self._load_bell.wait(_LOAD_POLL)
+
+    def _complain(self, what: str, error: ViiworkError) -> None:
+        """Log a fault that may last, once until it is over."""
+        if what not in self._complaints:
+            _log.warning(what, backend=self._plan.id, reason=told(error))
+        self._complaints.add(what)
+
+    async def _learn_fingerprint(self, run: _Run, cache: CacheCalls) -> None:
+        try:
+            self._set(fingerprint=await cache.fingerprint(run.spec))
+        except ViiworkError as error:
+            _log.warning("caches of a backend are not shared", backend=self._plan.id, reason=told(error))
+
+    def _placed(self) -> Spec:
+        spec = self._plan.spec
+        return spec if spec.port else replace(spec, port=free_port())
+
+    def _die(self, reason: str) -> None:
+        _log.error("a backend is dead", backend=self._plan.id, reason=reason)
+        self._set(state=BackendState.DEAD, phase=None, reason=reason, **_GONE)
+
+    def _set(self, **changes: Any) -> None:
+        view = replace(self._view, **changes)
+        if view.state is not self._view.state:
+            view = replace(view, since=self._now())
+        if view != self._view:
+            self._view = view
+            self._publish(view)
+
+    def _now(self) -> float:
+        return self._clock.monotonic()
+
+
+_GONE: Mapping[str, Any] = {
+    "address": None,
+    "pid": None,
+    "progress": None,
+    "context": None,
+    "load": None,
+    "load_asked_at": None,
+    "fingerprint": None,
+}
+"""What a backend without a process is no longer known for."""
+
+
+def _port_reason(spec: Spec, found: Listener) -> str:
+    return f"{spec.model}/{spec.index} cannot start: {taken(spec.port, found)}"
+
+
+async def _end(child: Child[LineSink]) -> None:
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(_END_BUDGET) as budget:
+            await child.end()
+        if budget.cancelled_caught:
+            child.kill()
