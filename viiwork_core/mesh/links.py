@@ -1,0 +1,190 @@
+"""The only HTTP client to other members: every request goes to a known address, signed when the mesh is secured."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from viiwork_core.errors import BackendFailed
+from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.report import MAX_BYTES
+from viiwork_core.security.signing import FORWARDED, STREAMED, TO, Digest, Signer, digest
+
+FORWARD_CONNECT_S: Final = 5.0
+POLL_CONNECT_S: Final = 0.5
+
+_IDLE_S = 4.0
+"""How long a pooled connection is kept unused: less than the servers here keep theirs, so that none is found dead."""
+
+_BIG_BODY = 1 << 20
+_READ = 1 << 16
+
+# Headers that aiohttp would add by itself. A forward carries the client's and no other: an Accept-Encoding of ours,
+# say, would bring the client an encoding it never asked for.
+_NOT_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+Header = tuple[str, str]
+
+
+class Links:
+    """Connections to other members. One instance per event loop; `async with` opens and closes it.
+
+    Errors before the first byte of an answer are BackendFailed; any status is an answer, and a redirect is one that is
+    not followed.
+    """
+
+    def __init__(self, *, node: str, signer: Signer | None, source: str | None = None) -> None:
+        """`signer` None: the mesh is open. `source`: this node's address in the mesh, for connections to come from,
+        which is what an open mesh recognises a member by; None: the system chooses."""
+        self._node = node
+        self._signer = signer
+        self._source = source
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=_IDLE_S, local_addr=(self._source, 0) if self._source else None
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=FORWARD_CONNECT_S),
+            trust_env=False,
+            auto_decompress=False,
+            skip_auto_headers=_NOT_OURS,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+    async def get_json_bytes(self, member: Member, path: str, timeout_s: float) -> bytes:
+        """GET `path` (with its query) from a member's API within `timeout_s` seconds, and return the body of a 200.
+
+        Raises BackendFailed for anything else, and for a body over 1 MiB.
+        """
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(POLL_CONNECT_S, timeout_s))
+        sent = await self._prove("GET", path, [(TO, member.node_id)], b"")
+        async with self._open("GET", _api(member) + path, sent, None, timeout) as response:
+            try:
+                body = await _read_bounded(response)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise BackendFailed(f"{member.node}: the answer to GET {path} broke off: {_words(error)}") from error
+            if response.status != 200:
+                raise BackendFailed(f"{member.node}: GET {path} answered {response.status}{_reason(body)}")
+            return body
+
+    @asynccontextmanager
+    async def open_post(
+        self, member: Member, path: str, *, headers: Sequence[Header], body: bytes
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Forward a request to a member's API; the answer's body is the caller's to read, with no time limit.
+
+        `headers` hold neither framing nor hop-by-hop headers. X-Viiwork-Forwarded and -To are added here. Leaving the
+        context before the body's end closes the connection, which cancels the work at the other end.
+        """
+        own = {FORWARDED.lower(), TO.lower()}
+        sent = [(name, value) for name, value in headers if name.lower() not in own]
+        sent += [(FORWARDED, self._node), (TO, member.node_id)]
+        sent = await self._prove("POST", path, sent, body)
+        # In chunks, since a large body in one piece blocks the loop.
+        data = io.BytesIO(body) if len(body) > _BIG_BODY else body
+        async with self._open("POST", _api(member) + path, sent, data) as response:
+            yield response
+
+    @asynccontextmanager
+    async def open_put(
+        self, address: str, path: str, *, headers: Sequence[Header], body: AsyncIterator[bytes], to: str | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Upload a stream to ip:port (or http://ip:port). The signature says "streamed" in place of a digest.
+
+        `to` is the receiving member's node_id; with it the headers cannot be replayed to another member.
+        """
+        base = address if address.startswith("http://") else f"http://{address}"
+        sent = [*headers, (TO, to)] if to else list(headers)
+        sent = await self._prove("PUT", path, sent, STREAMED)
+        async with self._open("PUT", base.rstrip("/") + path, sent, body) as response:
+            yield response
+
+    async def _prove(self, method: str, path: str, headers: list[Header], body: bytes | Digest) -> list[Header]:
+        """`headers` and, in a secured mesh, their signature."""
+        if self._signer is None:
+            return headers
+        if isinstance(body, bytes) and len(body) > _BIG_BODY:
+            body = await asyncio.to_thread(digest, body)
+        return [*headers, *self._signer.sign(method, path, headers, body)]
+
+    def _open(
+        self,
+        method: str,
+        url: str,
+        headers: list[Header],
+        data: bytes | io.BytesIO | AsyncIterator[bytes] | None,
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        if self._opened is None:
+            raise RuntimeError("the links are not open; use `async with`")
+        # encoded: the target on the wire must be, byte for byte, the one that was signed.
+        return _mapped(
+            self._opened.request(
+                method,
+                URL(url, encoded=True),
+                headers=CIMultiDict(headers),
+                data=data,
+                allow_redirects=False,
+                timeout=timeout or self._opened.timeout,
+            ),
+            f"{method} {url}",
+        )
+
+
+@asynccontextmanager
+async def _mapped(
+    opening: AbstractAsyncContextManager[aiohttp.ClientResponse], what: str
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The answer to a request; only what fails before it is mapped, not what fails inside the caller's block."""
+    try:
+        response = await opening.__aenter__()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise BackendFailed(f"{what} failed: {_words(error)}") from error
+    async with response:
+        yield response
+
+
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_chunked(_READ):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BYTES:
+            raise BackendFailed(f"{response.method} {response.url} answered more than {MAX_BYTES} bytes")
+    return b"".join(parts)
+
+
+def _api(member: Member) -> str:
+    host = f"[{member.host}]" if ":" in member.host else member.host
+    return f"http://{host}:{member.api_port}"
+
+
+def _reason(body: bytes) -> str:
+    """The other side's own words, if it gave any, fit for a log."""
+    try:
+        message = msgspec.json.decode(body, type=dict[str, dict[str, object]])["error"]["message"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, RecursionError):
+        return ""
+    return ": " + "".join(filter(str.isprintable, str(message)))[:200]
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
