@@ -1,0 +1,284 @@
+"""What happens to a session's cache around a turn: import before it, save and send after it.
+
+Nothing here ever fails a turn. The worst is a cold one, with a line in the log that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from viiwork_core.clock import Clock
+from viiwork_core.contracts.cache import CacheTransfer, SessionRef
+from viiwork_core.contracts.engine import Spec
+from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
+from viiwork_core.engines.states import BackendView
+from viiwork_core.errors import CacheRefused, ViiworkError
+from viiwork_core.kvshare.holdings import Held, Holdings
+from viiwork_core.kvshare.planner import PARTLY_SHARE, Import, Skip, judge, plan_import, plan_save
+from viiwork_core.kvshare.receiving import receive, require_same
+from viiwork_core.kvshare.replicas import Replica, ReplicaStore
+from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel
+from viiwork_core.kvshare.sending import Save, Sender
+from viiwork_core.kvshare.turns import Turn, Usage
+from viiwork_core.mesh.member import Member
+from viiwork_core.registry.guard import Guard
+
+ASK_S = 5.0
+MOVE_S = 60.0
+"""Deadline of a save or a restore: about 1 s a GB was measured, so this is far past the largest."""
+
+SLACK = 8
+"""Tokens by which a saved file may differ from the turn's count: the last token of an answer may or may not be in the
+cache, and templates close a message with a few."""
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("viiwork.kv")
+
+
+class Control(Protocol):
+    """Runs work on the control loop, where plugins live, and waits for it on the data loop."""
+
+    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Await what `make` returns there. Cancelling the wait cancels the work."""
+        ...
+
+
+Target = Callable[[str, str, str, str], Member | None]
+"""(model, session, group, fingerprint) -> the member that the session would go to next, if its cache fits there."""
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """A model whose caches are shared."""
+
+    group: str
+    min_tokens: int
+    cache: CacheTransfer
+    specs: Mapping[str, Spec]
+    """By backend id."""
+
+
+class Caches:
+    """The caches of this node's sessions. On the data loop; engines are spoken to on the control loop."""
+
+    def __init__(
+        self,
+        models: Mapping[str, SharedModel],
+        *,
+        slotted: Mapping[str, bool],
+        book: SlotBook,
+        store: ReplicaStore | None,
+        sender: Sender[Member] | None,
+        control: Control,
+        target: Target,
+        clock: Clock,
+    ) -> None:
+        """`slotted`: whether a model's engine names its slots. No store or sender: nothing is shared."""
+        self._models = models
+        self._slotted = slotted
+        self._book = book
+        self._store = store
+        self._sender = sender
+        self._control = control
+        self._target = target
+        self._holdings = Holdings()
+        self._guards = {
+            name: Guard(f"cache transfer {model.cache.engine}", clock=clock) for name, model in models.items()
+        }
+        self._promised: dict[Reservation, int] = {}
+
+    def held(self, view: BackendView, session: str) -> tuple[int | None, int] | None:
+        """The slot (None: the engine has none) where a backend holds a session, and how many tokens."""
+        found = self._holdings.find(view.id, view.incarnation, session)
+        return (found[0], found[1].tokens) if found else None
+
+    def _place(self, reservation: Reservation) -> tuple[str, int, int | None]:
+        slot = reservation.slot if self._slotted[reservation.model] else None
+        return reservation.backend, reservation.incarnation, slot
+
+    # Before a turn
+
+    async def before(self, turn: Turn) -> None:
+        """Import the session's replica into the reserved slot, if that pays."""
+        model = turn.reservation.model
+        shared = self._models.get(model)
+        replica = self._store.find(model, turn.session) if self._store else None
+        if shared is None or replica is None:
+            return
+        decision = await self._decide(shared, turn, replica)
+        if isinstance(decision, Skip):
+            _log.info("kv import skipped", model=model, session=turn.session, reason=decision.reason)
+            return
+        self._book.enter(turn.reservation, SlotState.RESTORING)
+        try:
+            tokens = await self._control.call(lambda: self._restore(shared, turn, decision.replica))
+        except ViiworkError as error:
+            # A failed restore empties the slot, so what it held is gone either way.
+            self._holdings.clear(*self._place(turn.reservation), turn.session)
+            _log.warning("kv import failed", model=model, session=turn.session, reason=error.message)
+            return
+        self._promised[turn.reservation] = tokens
+        held = Held(turn.session, replica.header.turn, tokens)
+        self._holdings.put(*self._place(turn.reservation), held)
+        _log.info("kv imported", model=model, session=turn.session, tokens=tokens, turn=held.turn)
+
+    async def _decide(self, shared: SharedModel, turn: Turn, replica: Replica) -> Import | Skip:
+        view = self._book.view(turn.reservation.backend)
+        held = self._held_in(turn)
+        still = None
+        if held is not None and held.turn >= replica.header.turn:
+            still = await self._control.call(lambda: self._still(shared, turn))
+        return plan_import(replica=replica, held=held, fingerprint=view.fingerprint, context=view.context, still=still)
+
+    def _held_in(self, turn: Turn) -> Held | None:
+        backend, incarnation, slot = self._place(turn.reservation)
+        if slot is None:
+            found = self._holdings.find(backend, incarnation, turn.session)
+            return found[1] if found else None
+        held = self._holdings.at(backend, incarnation, slot)
+        return held if held and held.session == turn.session else None
+
+    async def _still(self, shared: SharedModel, turn: Turn) -> int | None:
+        """What the engine says it still holds: never skip an import because one is remembered."""
+        spec, reservation = shared.specs[turn.reservation.backend], turn.reservation
+        ref = SessionRef(turn.session, reservation.slot)
+        try:
+            return await self._guards[reservation.model].call(
+                "holds", ASK_S, lambda: shared.cache.holds(spec, reservation.address, ref)
+            )
+        except ViiworkError:
+            return None
+
+    async def _restore(self, shared: SharedModel, turn: Turn, replica: Replica) -> int:
+        """On the control loop: verify, compare with the prompt, restore. The tokens that the turn should reuse."""
+        assert self._store is not None
+        reservation, cache, guard = turn.reservation, shared.cache, self._guards[turn.reservation.model]
+        spec = shared.specs[reservation.backend]
+        path = _folder(spec) / f"{turn.session}.restore"
+        await anyio.to_thread.run_sync(self._store.verified_copy, replica, path)
+        try:
+            file = await anyio.to_thread.run_sync(cache.read, path)
+            covered = await guard.call(
+                "covers", ASK_S, lambda: cache.covers(spec, reservation.address, file, turn.path, turn.body)
+            )
+            promised = _worth(replica.header.tokens, covered, extends_only=cache.limits.extends_only)
+            ref = SessionRef(turn.session, reservation.slot)
+            restored = await guard.call(
+                "restore", MOVE_S, lambda: cache.restore(spec, reservation.address, ref, path.name)
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        return min(promised, restored)
+
+    # After a turn
+
+    async def after(self, turn: Turn, usage: Usage) -> None:
+        """Note what the slot holds now, and save and send it if that pays. Inside the reservation."""
+        number = self._holdings.next_turn(turn.session)
+        self._check_promise(turn, usage)
+        place = self._place(turn.reservation)
+        if usage.total is None:
+            self._holdings.clear(*place, turn.session)
+            return
+        self._holdings.put(*place, Held(turn.session, number, usage.total))
+        shared = self._models.get(turn.reservation.model)
+        if shared is not None and self._sender is not None:
+            await self._export(shared, turn, usage, number)
+
+    def _check_promise(self, turn: Turn, usage: Usage) -> None:
+        promised = self._promised.pop(turn.reservation, None)
+        if promised is None:
+            return
+        verdict = judge(promised_tokens=promised, cached_tokens=usage.cached, prompt_tokens=usage.prompt)
+        told = {"model": turn.reservation.model, "session": turn.session, "promised": promised, "cached": usage.cached}
+        if verdict is None or verdict.kept:
+            _log.info("kv import used", warmth=verdict.warmth if verdict else None, **told)
+        else:
+            _log.warning("kv import useless", warmth=verdict.warmth, **told)
+
+    async def _export(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> None:
+        model, fingerprint = turn.reservation.model, self._book.view(turn.reservation.backend).fingerprint
+        target = self._target(model, turn.session, shared.group, fingerprint) if fingerprint else None
+        decision = plan_save(tokens=usage.total, min_tokens=shared.min_tokens, fingerprint=fingerprint, target=target)
+        if isinstance(decision, Skip):
+            _log.debug("kv save skipped", model=model, session=turn.session, reason=decision.reason)
+            return
+        assert fingerprint is not None, "plan_save exports nothing without one"
+        assert self._sender is not None
+        self._book.enter(turn.reservation, SlotState.SAVING)
+        try:
+            path, tokens, size = await self._control.call(lambda: self._save(shared, turn, usage, number))
+        except ViiworkError as error:
+            _log.warning("kv save failed", model=model, session=turn.session, reason=error.message)
+            return
+        label = ReplicaLabel(
+            model=model, group=shared.group, fingerprint=fingerprint, session=turn.session, turn=number, tokens=tokens
+        )
+        self._sender.offer(Save(path, label, decision.target, size))
+
+    async def _save(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> tuple[Path, int, int]:
+        """On the control loop: save, and check that the file is this session's. Path, tokens, bytes."""
+        reservation, cache = turn.reservation, shared.cache
+        spec = shared.specs[reservation.backend]
+        path = _folder(spec) / f"{turn.session}.{number}.save"
+        ref = SessionRef(turn.session, reservation.slot)
+        try:
+            saved = await self._guards[reservation.model].call(
+                "save", MOVE_S, lambda: cache.save(spec, reservation.address, ref, path.name)
+            )
+            file = await anyio.to_thread.run_sync(cache.read, path)
+            _check_count(saved.tokens, file.tokens, usage)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path, saved.tokens, saved.bytes
+
+    # From other members
+
+    async def take(self, chunks: AsyncIterator[bytes], key: bytes) -> Replica:
+        """Receive a replica. Raises CacheRefused, FingerprintMismatch or StoreFull."""
+        if self._store is None:
+            raise CacheRefused("no model's caches are shared here")
+        replica = await receive(chunks, key=key, store=self._store, accepts=self._accept)
+        header = replica.header
+        self._holdings.saw(header.session, header.turn)
+        _log.info("kv received", model=header.model, session=header.session, turn=header.turn, bytes=header.length)
+        return replica
+
+    def _accept(self, header: ReplicaHeader) -> None:
+        shared = self._models.get(header.model)
+        prints = {self._book.view(backend).fingerprint for backend in shared.specs} if shared else set()
+        fingerprint = header.fingerprint if header.fingerprint in prints else next(iter(prints), None)
+        require_same(header, group=shared.group if shared else None, fingerprint=fingerprint)
+
+
+def _folder(spec: Spec) -> Path:
+    assert spec.cache_dir is not None, "a shared model's backends have a cache folder"
+    return spec.cache_dir
+
+
+def _worth(tokens: int, covered: int | None, *, extends_only: bool) -> int:
+    """The tokens to expect from a restore. Raises CacheRefused when the prompt shares too little with the file."""
+    if covered is None:
+        return tokens
+    if extends_only and covered < tokens:
+        raise CacheRefused(f"the prompt extends {covered} of the replica's {tokens} tokens, and must extend all")
+    if covered < PARTLY_SHARE * tokens:
+        raise CacheRefused(f"the prompt shares {covered} of the replica's {tokens} tokens")
+    return covered
+
+
+def _check_count(saved: int, in_file: int | None, usage: Usage) -> None:
+    """A file with another number of tokens than the turn had is another session's, or cut."""
+    if in_file is not None and in_file != saved:
+        raise CacheRefused(f"the engine saved {saved} tokens, the file holds {in_file}")
+    if usage.prompt is None or usage.total is None or not usage.prompt - SLACK <= saved <= usage.total + SLACK:
+        raise CacheRefused(f"the file holds {saved} tokens, the turn had {usage.prompt} to {usage.total}")

@@ -1,0 +1,129 @@
+"""The planner: is it worth importing a replica, is it worth saving a turn, and did an import keep its promise?
+
+Pure functions. Every "no" is a Skip with a reason in words, for the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from viiwork_core.kvshare.holdings import Held
+from viiwork_core.kvshare.replicas import Replica
+
+WARM_SHARE = 0.9
+"""A turn that reused at least this share of its prompt was warm; also the share of a promise that keeps it."""
+
+PARTLY_SHARE = 0.3
+"""A turn that reused at least this share of its prompt was partly warm."""
+
+Target = TypeVar("Target")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Not worth it, or not right."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """Restore this replica into the reserved slot before the turn."""
+
+    replica: Replica
+
+    @property
+    def promised_tokens(self) -> int:
+        """What the turn should reuse, if its prompt extends the replica."""
+        return self.replica.header.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Export(Generic[Target]):
+    """Save the turn and send it there."""
+
+    target: Target
+
+
+def plan_import(
+    *,
+    replica: Replica | None,
+    held: Held | None,
+    fingerprint: str | None,
+    context: int | None,
+    still: int | None = None,
+    missed: bool = False,
+) -> Import | Skip:
+    """Decide whether the session's replica goes into the chosen backend before its turn.
+
+    `held` is what the backend's cache is believed to hold of the session, and `still` how many tokens the engine says
+    it holds (None: it cannot say): a belief that the engine does not confirm counts for nothing. `missed`: the last
+    turn served from `held` did not find it. `fingerprint` and `context` (tokens a slot) are the backend's.
+    """
+    if replica is None:
+        return Skip("no replica of the session is here")
+    header = replica.header
+    if header.fingerprint != fingerprint:
+        return Skip("the replica's fingerprint is not the backend's")
+    if context is not None and header.tokens > context:
+        return Skip(f"the replica holds {header.tokens} tokens, a slot {context}")
+    if held is not None and held.turn >= header.turn and not missed and not _lost(held, still):
+        return Skip(f"the backend holds turn {held.turn}, the replica is of turn {header.turn}")
+    return Import(replica)
+
+
+def plan_save(
+    *, tokens: int | None, min_tokens: int, fingerprint: str | None, target: Target | None
+) -> Export[Target] | Skip:
+    """Decide whether a turn that just ended is saved and sent.
+
+    `tokens` is what the slot's cache holds now (None: the engine did not say), `target` where the session would go
+    next (None: there is no such member).
+    """
+    if fingerprint is None:
+        return Skip("the backend has no fingerprint")
+    if target is None:
+        return Skip("no other member of the group can take the session")
+    if tokens is None:
+        return Skip("the engine did not say how many tokens it holds")
+    if tokens < min_tokens:
+        return Skip(f"{tokens} tokens are under kv_share.min_tokens, {min_tokens}")
+    return Export(target)
+
+
+class Warmth(StrEnum):
+    """How much of its prompt a turn reused."""
+
+    WARM = "warm"
+    PARTLY = "partly"
+    COLD = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a turn after an import shows."""
+
+    warmth: Warmth
+    kept: bool
+    """The engine reused what the restore promised. False: the restore said yes and did little or nothing, or the
+    prompt does not extend what was saved."""
+
+
+def judge(*, promised_tokens: int, cached_tokens: int | None, prompt_tokens: int | None) -> Verdict | None:
+    """Compare what a turn reused with its whole prompt (`prompt_tokens` counts the reused ones too) and with what the
+    import promised. None when the engine did not say."""
+    if cached_tokens is None or not prompt_tokens:
+        return None
+    return Verdict(_warmth(cached_tokens / prompt_tokens), cached_tokens / promised_tokens >= WARM_SHARE)
+
+
+def _warmth(share: float) -> Warmth:
+    if share >= WARM_SHARE:
+        return Warmth.WARM
+    return Warmth.PARTLY if share >= PARTLY_SHARE else Warmth.COLD
+
+
+def _lost(held: Held, still: int | None) -> bool:
+    return still is not None and still < WARM_SHARE * held.tokens

@@ -1,0 +1,244 @@
+"""Sealing: a saved cache file on its way between two members, encrypted and proven frame by frame.
+
+    stream := u32 size of header | header (JSON) | frame...
+    frame  := u32 size and last-flag | AES-256-GCM ciphertext of at most 1 MiB, with its tag
+
+Integers are big endian; the flag is the size's top bit. Each transfer has a key of its own, derived from the replica
+key and the salt in its header. A frame's nonce is its number and whether it is the last, and the header's bytes are
+associated data of every frame: a frame that was changed, moved, repeated, left out or taken from another transfer
+does not open.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+from blake3 import blake3
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from viiwork_core.errors import CacheRefused
+
+FORMAT: Final = 1
+"""Version of the stream and of the header."""
+
+BLOCK = 1 << 20
+"""Bytes of the file in one frame, at most."""
+
+HEADER_LIMIT = 4096
+"""Bytes of an encoded header, at most."""
+
+_LABEL = b"viiwork replica transfer 1"
+_PREFIX = 4
+_TAG = 16
+_LAST = 1 << 31
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]{1,256}\Z")]
+SessionHex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{8,128}\Z")]
+Fingerprint = Annotated[str, msgspec.Meta(pattern=r"^[\x21-\x7e]{1,512}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Salt = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+
+
+class ReplicaLabel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a saved session is, as its owner says."""
+
+    model: Name
+    group: Name
+    """Name of the kv_share group that sender and receiver both belong to."""
+
+    fingerprint: Fingerprint
+    session: SessionHex
+    """Keyed hash of the session."""
+
+    turn: Count
+    """Counter of the session's turns, one above every turn known where it ran. No clock takes part."""
+
+    tokens: Count
+    """Tokens that the file holds."""
+
+
+class ReplicaHeader(ReplicaLabel, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A label and the file it belongs to."""
+
+    length: Count
+    """Bytes of the whole file."""
+
+    blake3: Digest
+    """BLAKE3 of the whole file."""
+
+    base: None = None
+    """What the file is a delta against. Always None in this format: the whole file is sent."""
+
+
+class _WireHeader(ReplicaHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The header as it travels. The salt is drawn by `seal` alone, so that no key is used for two streams."""
+
+    format: Literal[1]
+    salt: Salt
+
+
+def measure(path: Path) -> tuple[int, str]:
+    """Length and BLAKE3 (hex) of a file. Blocking: reads it whole, in blocks. Raises OSError."""
+    hasher, length, block = blake3(), 0, bytearray(BLOCK)
+    with path.open("rb", buffering=0) as file:
+        while got := file.readinto(block):
+            with memoryview(block)[:got] as part:
+                hasher.update(part)
+            length += got
+    return length, hasher.hexdigest()
+
+
+def encode_header(header: ReplicaHeader) -> bytes:
+    """The header as JSON, checked like one from outside. Raises CacheRefused for one that no receiver would take."""
+    encoded = msgspec.json.encode(header)
+    _decode(encoded, type(header))
+    return encoded
+
+
+def decode_header(encoded: bytes) -> ReplicaHeader:
+    """Read a header that `encode_header` wrote. Raises CacheRefused."""
+    return _decode(encoded, ReplicaHeader)
+
+
+def seal(key: bytes, header: ReplicaHeader, blocks: Iterable[bytes]) -> Generator[bytes, None, None]:
+    """Yield the sealed stream of a file, piece by piece: the header, then one frame for each block.
+
+    Blocks are 1 MiB at most (ValueError); empty ones are skipped. Blocking by the cost of encryption: about 0.2 ms a
+    block. Raises CacheRefused for a header that no receiver would take.
+    """
+    salt = secrets.token_bytes(16)
+    fields = {name: getattr(header, name) for name in ReplicaHeader.__struct_fields__}
+    encoded = encode_header(_WireHeader(**fields, format=FORMAT, salt=salt.hex()))
+    opening = len(encoded).to_bytes(_PREFIX, "big") + encoded
+    cipher = _cipher(key, salt)
+    yield opening
+    for number, (block, last) in enumerate(_marked(blocks)):
+        if len(block) > BLOCK:
+            raise ValueError(f"a block of {len(block)} bytes is over the frame's {BLOCK}")
+        sealed = cipher.encrypt(_nonce(number, last), block, opening)
+        yield b"".join(((len(sealed) | (_LAST if last else 0)).to_bytes(_PREFIX, "big"), sealed))
+
+
+class Opener:
+    """Opens a sealed stream as it arrives. Holds one frame at most besides what it is fed.
+
+    `header` is None until the first frame has proven it. After a refusal nothing more is opened.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.header: ReplicaHeader | None = None
+        self._key = key
+        self._buffer = bytearray()
+        self._step: Callable[[memoryview], bytes | None] = self._read_header_size
+        self._wanted = _PREFIX
+        self._claimed: ReplicaHeader | None = None
+        self._cipher: AESGCM | None = None
+        self._opening = b""
+        self._number = 0
+        self._last = False
+        self._complete = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
+        """Take more of the stream and return the blocks that are whole and proven. Blocking by decryption.
+
+        Raises CacheRefused for anything that `seal` with this key did not write.
+        """
+        self._buffer += data
+        blocks: list[bytes] = []
+        while self._buffer and len(self._buffer) >= self._wanted:
+            size, step = self._wanted, self._step
+            # Until the step succeeds, whatever is fed next is refused as well.
+            self._step, self._wanted = self._refuse_rest, 0
+            with memoryview(self._buffer) as view, view[:size] as piece:
+                block = step(piece)
+            del self._buffer[:size]
+            if block:
+                blocks.append(block)
+        return blocks
+
+    def finish(self) -> None:
+        """Say that the stream has ended. Raises CacheRefused unless its last frame was opened."""
+        if not self._complete:
+            raise CacheRefused("the replica was cut short on its way")
+
+    def _read_header_size(self, piece: memoryview) -> None:
+        size = int.from_bytes(piece, "big")
+        if not 0 < size <= HEADER_LIMIT:
+            raise CacheRefused(f"the replica's header claims {size} bytes, {HEADER_LIMIT} are allowed")
+        self._opening = bytes(piece)
+        self._step, self._wanted = self._read_header, size
+
+    def _read_header(self, piece: memoryview) -> None:
+        encoded = bytes(piece)
+        wire = _decode(encoded, _WireHeader)
+        self._opening += encoded
+        self._cipher = _cipher(self._key, bytes.fromhex(wire.salt))
+        self._claimed = ReplicaHeader(**{name: getattr(wire, name) for name in ReplicaHeader.__struct_fields__})
+        self._step, self._wanted = self._read_frame_size, _PREFIX
+
+    def _read_frame_size(self, piece: memoryview) -> None:
+        prefix = int.from_bytes(piece, "big")
+        size, self._last = prefix & ~_LAST, bool(prefix & _LAST)
+        # An empty frame can only be the last: else a stream of them would never end and never fill anything.
+        if not _TAG + (not self._last) <= size <= _TAG + BLOCK:
+            raise CacheRefused(f"frame {self._number} of the replica claims {size} bytes")
+        self._step, self._wanted = self._read_frame, size
+
+    def _read_frame(self, piece: memoryview) -> bytes:
+        assert self._cipher is not None
+        try:
+            block = self._cipher.decrypt(_nonce(self._number, self._last), piece, self._opening)
+        except InvalidTag:
+            raise CacheRefused(
+                f"frame {self._number} of the replica does not open: changed on its way, or sealed with another key",
+                remedy="both members need the same mesh secret",
+            ) from None
+        self.header = self._claimed
+        self._number += 1
+        self._complete = self._last
+        if not self._last:
+            self._step, self._wanted = self._read_frame_size, _PREFIX
+        return block
+
+    def _refuse_rest(self, _piece: memoryview) -> None:
+        self._complete = False
+        raise CacheRefused("bytes follow the end of the replica, or a frame that was refused")
+
+
+_Header = TypeVar("_Header", bound=ReplicaHeader)
+
+
+def _decode(encoded: bytes, kind: type[_Header]) -> _Header:
+    if len(encoded) > HEADER_LIMIT:
+        raise CacheRefused(f"the replica's header has {len(encoded)} bytes, {HEADER_LIMIT} are allowed")
+    try:
+        return msgspec.json.decode(encoded, type=kind)
+    except msgspec.MsgspecError as error:
+        # The text may quote what a stranger sent.
+        raise CacheRefused(f"the replica's header is not valid: {str(error)[:200]}") from None
+
+
+def _cipher(key: bytes, salt: bytes) -> AESGCM:
+    return AESGCM(HKDF(algorithm=SHA256(), length=32, salt=salt, info=_LABEL).derive(key))
+
+
+def _nonce(number: int, last: bool) -> bytes:
+    return number.to_bytes(11, "big") + (b"\x01" if last else b"\x00")
+
+
+def _marked(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each block with whether it is the last. No block at all counts as one empty last block."""
+    held: bytes | None = None
+    for block in filter(None, blocks):
+        if held is not None:
+            yield held, False
+        held = block
+    yield held or b"", True
