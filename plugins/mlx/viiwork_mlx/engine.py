@@ -1,0 +1,80 @@
+"""The engine: what to start, and how a running MLX server says that it is ready and what it does."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import ClassVar, Self
+
+from anyio import to_thread
+
+from viiwork_core import (
+    Address,
+    Context,
+    Engine,
+    Launch,
+    Load,
+    Phase,
+    PluginOptions,
+    Prepares,
+    Probe,
+    RunsOnCpu,
+    Spec,
+    StreamEnd,
+    UsageSource,
+    Wire,
+)
+from viiwork_mlx.control import MlxControl, count
+from viiwork_mlx.launch import check_folder, launch, read_versions
+from viiwork_mlx.options import MlxOptions
+
+
+class MlxEngine(Engine, Prepares, RunsOnCpu):
+    """mlx_lm's server in this plugin's wrapper: on Apple silicon, or slowly on a Linux CPU."""
+
+    name = "mlx"
+    Options = MlxOptions
+    wire: ClassVar[Wire] = Wire(
+        endpoints=frozenset({"/v1/chat/completions", "/v1/completions"}),
+        keep_alive=False,
+        usage=UsageSource.INCLUDE_USAGE,
+        stream_end=StreamEnd.DONE,
+        session_header="X-Viiwork-Session",
+    )
+
+    def __init__(self, options: PluginOptions, context: Context) -> None:
+        super().__init__(options, context)
+        assert isinstance(options, MlxOptions)
+        self._mlx = options
+        self._control = MlxControl()
+
+    async def __aenter__(self) -> Self:
+        await self._control.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._control.__aexit__(kind, error, trace)
+
+    async def prepare(self, spec: Spec) -> None:
+        """Refuse an incomplete model folder, or a Python without mlx_lm. Raises ConfigError."""
+        await to_thread.run_sync(check_folder, spec)
+        await read_versions(self._mlx, self.context, spec)
+
+    def launch(self, spec: Spec) -> Launch:
+        return launch(self._mlx, self.context, spec)
+
+    async def probe(self, address: Address) -> Probe:
+        """Ready when /health says so, which the wrapper does once one token was generated."""
+        status, body = await self._control.health(address)
+        said = body.get("status") if isinstance(body, dict) else None
+        if said == "loading":
+            return Probe(ready=False, phase=Phase.LOADING)
+        if status != 200 or said != "ok":
+            return Probe(ready=False, reason=f"/health answered {status}, status {said!r}")
+        return Probe(ready=True, progress=1.0)
+
+    async def load(self, spec: Spec, address: Address) -> Load:
+        body = await self._control.get(address, "/slots")
+        context = count(body, "context") if body.get("context") is not None else None
+        return Load(count(body, "slots"), count(body, "busy"), count(body, "waiting"), context)

@@ -1,0 +1,1 @@
+"""Stands where a Strata checkout has its server."""
