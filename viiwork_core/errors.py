@@ -74,6 +74,12 @@ class Unauthorized(ViiworkError):
     status, type, code, retry = 401, "forbidden", "unproven", "elsewhere"
 
 
+class Forbidden(ViiworkError):
+    """The request comes from where nobody may ask for this."""
+
+    status, type, code = 403, "forbidden", "forbidden"
+
+
 class QueueFull(ViiworkError):
     """The model's queue holds routing.queue_max requests already."""
 

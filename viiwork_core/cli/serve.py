@@ -1,0 +1,105 @@
+"""viiwork serve: run a node in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import click
+import hypercorn.asyncio
+import hypercorn.config
+import structlog
+import uvloop
+from hypercorn.utils import LifespanFailureError
+
+from viiwork_core.config.load import load_config
+from viiwork_core.config.schema import Config
+from viiwork_core.node.addresses import Places, bind
+from viiwork_core.node.opening import open_node
+from viiwork_core.observe.logging import setup_logging
+from viiwork_core.registry.entry_points import load_plugins
+from viiwork_core.registry.options import resolve
+from viiwork_core.web.app import Application, create_app
+
+_log = structlog.get_logger("viiwork.node")
+
+
+@click.command()
+@click.option("--config", "file", type=click.Path(path_type=Path), help="The configuration; default: the usual places.")
+@click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
+def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
+    """Run this machine's node until it is told to stop (Ctrl-C or SIGTERM)."""
+    config = load_config(file, os.environ)
+    setup_logging(log_json, log_level, node=config.node.name)
+    registry = load_plugins(os.environ)
+    for warning in config.warnings:
+        _log.warning("configuration", reason=warning)
+    for record in registry.failed:
+        _log.warning("a plugin failed to load", plugin=record.entry_point, reason=record.reason)
+    resolved = resolve(config, registry)
+    places = bind(config)
+    app = create_app(lambda: open_node(config, resolved, places, os.environ))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(app, config, places))
+    finally:
+        places.close()
+
+
+async def _serve(app: Application, config: Config, places: Places) -> None:
+    _log.info("starting", api=places.url, state_dir=str(config.node.state_dir))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, partial(_stop, loop, stop))
+    serving = hypercorn.asyncio.serve(
+        app,  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
+        _server(config, places),
+        shutdown_trigger=partial(_leave, app, stop),
+    )
+    try:
+        await serving
+    except LifespanFailureError:
+        if app.failure is not None:
+            raise app.failure from None
+        raise
+    _log.info("stopped")
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """The first signal stops in order. The next has its default effect; what watches the engines then ends them."""
+    stop.set()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+
+
+async def _leave(app: Application, stop: asyncio.Event) -> None:
+    """Returns when the server is to take no more connections: the others have been told by then."""
+    await stop.wait()
+    _log.info("stopping")
+    if app.surface is not None:
+        await app.surface.leave()
+
+
+def _server(config: Config, places: Places) -> hypercorn.config.Config:
+    """Hypercorn's settings; its defaults cut running streams, pooled peers and large headers."""
+    server = hypercorn.config.Config()
+    server.bind = [f"fd://{one.detach()}" for one in places.sockets]
+    server.errorlog = logging.getLogger("hypercorn.error")
+    server.accesslog = None
+    server.graceful_timeout = config.health.respawn_grace
+    server.read_timeout = None
+    server.keep_alive_timeout = 120
+    server.keep_alive_max_requests = 1_000_000
+    server.backlog = 2048
+    server.h11_max_incomplete_size = 64 * 1024
+    server.include_server_header = False
+    # The node opens in the lifespan: Tailscale may take minutes to say this machine's address.
+    server.startup_timeout = 600
+    server.shutdown_timeout = 120
+    return server

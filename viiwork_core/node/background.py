@@ -1,0 +1,44 @@
+"""Work that outlives the request that began it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+_log = structlog.get_logger("viiwork.node")
+
+
+class Background:
+    """Starts tasks on the data loop. Leaving `async with` gives short ones time to end, then cancels all."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`. One that raises is logged and harms no other."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("background work failed", exc_info=error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tasks and kind is None:
+            await asyncio.wait(self._tasks, timeout=self._grace)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,58 @@
+"""A JSON body of which only a few fields are read, and only what must change is changed.
+
+The top level is split into names and raw values, so that a value which nobody edits goes out byte for byte as it came.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from viiwork_core.errors import InvalidRequest
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any = msgspec.json.Decoder()
+
+
+class Body:
+    """A request's JSON object. `raw` is what came; `edited` what goes out after changes."""
+
+    __slots__ = ("_changed", "_fields", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._changed = False
+        try:
+            self._fields = _object.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"the body is not a JSON object: {error}") from error
+
+    def get(self, name: str) -> object:
+        """A field's value, None when it is absent. Raises InvalidRequest when it is not JSON after all."""
+        raw = self._fields.get(name)
+        if raw is None:
+            return None
+        try:
+            value: object = _any.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"{name}: not valid JSON: {error}") from error
+        return value
+
+    def set(self, name: str, value: object) -> None:
+        """Set a field in what goes out."""
+        self._fields[name] = msgspec.Raw(msgspec.json.encode(value))
+        self._changed = True
+
+    def drop(self, name: str) -> None:
+        """Leave a field out of what goes out."""
+        if self._fields.pop(name, None) is not None:
+            self._changed = True
+
+    def edited(self) -> bytes:
+        """What goes out: the bytes that came, unless a field was changed."""
+        return msgspec.json.encode(self._fields) if self._changed else self.raw
+
+    def copy(self) -> Body:
+        """A second body to edit, for another try."""
+        twin = Body.__new__(Body)
+        twin.raw, twin._fields, twin._changed = self.raw, dict(self._fields), self._changed
+        return twin

@@ -1,0 +1,49 @@
+"""A forward: the request goes to another node, whose answer passes through unchanged. One hop only."""
+
+from __future__ import annotations
+
+from viiwork_core.clock import Clock
+from viiwork_core.errors import BackendFailed, NoFreeSlot
+from viiwork_core.mesh.links import Links
+from viiwork_core.mesh.member import Member
+from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.execute import REFUSALS
+from viiwork_core.proxy.headers import outgoing
+from viiwork_core.proxy.relay import PEER, relay
+from viiwork_core.proxy.request import InferenceRequest
+
+SESSION = "X-Viiwork-Session"
+"""The session's keyed hash, as the entry node computed it."""
+
+UNPROVEN = 401
+
+
+class Forwarder:
+    """Sends requests to peers. On the data loop."""
+
+    def __init__(self, *, node: str, links: Links, clock: Clock) -> None:
+        self._node = node
+        self._links = links
+        self._clock = clock
+
+    async def run(self, exchange: Exchange, member: Member) -> None:
+        """Serve a request at `member`.
+
+        Raises NoFreeSlot when it refuses and BackendFailed when it fails, both before the first byte; AnswerCut.
+        """
+        request = exchange.request
+        opening = self._links.open_post(member, request.path, headers=self._headers(request), body=request.body.raw)
+        async with opening as response:
+            if response.status in REFUSALS:
+                raise NoFreeSlot(f"{member.node} has no room")
+            if response.status == UNPROVEN:
+                raise BackendFailed(f"{member.node} could not verify this node's signature")
+            extra = {"X-Viiwork-Origin": self._node}
+            await exchange.begin(response.status, response.raw_headers, from_peer=True, extra=extra)
+            await relay(response, exchange, PEER, self._clock)
+
+    def _headers(self, request: InferenceRequest) -> list[tuple[str, str]]:
+        headers = [*outgoing(request.headers), ("X-Request-Id", request.id)]
+        if request.query.session is not None:
+            headers.append((SESSION, request.query.session))
+        return headers

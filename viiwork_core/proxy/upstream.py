@@ -1,0 +1,61 @@
+"""The client for this machine's engines, on the data loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from viiwork_core.contracts.engine import Address
+from viiwork_core.errors import BackendFailed
+
+CONNECT_S = 5.0
+_NO_AUTO = ("Accept-Encoding", "User-Agent", "Accept")
+"""aiohttp adds none of these by itself: the client's own go through, and nothing is compressed."""
+
+
+def _session(*, keep_alive: bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=not keep_alive),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=_NO_AUTO,
+    )
+
+
+class Upstream:
+    """Two connection pools: one that keeps connections, and one for engines that lose requests on kept ones."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def __aenter__(self) -> Self:
+        for keep_alive in (True, False):
+            self._sessions[keep_alive] = await self._stack.enter_async_context(_session(keep_alive=keep_alive))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def post(
+        self, address: Address, path: str, *, headers: list[tuple[str, str]], body: bytes, keep_alive: bool
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An engine's answer, its body still to be read. Leaving early closes the connection, which the engine takes
+        as the client's leaving. Raises BackendFailed when no answer begins."""
+        request = self._sessions[keep_alive].post(address.url + path, data=body, headers=headers, allow_redirects=False)
+        try:
+            response = await request
+        except (aiohttp.ClientError, OSError) as error:
+            raise BackendFailed(f"the backend did not answer: {error}") from error
+        try:
+            yield response
+        finally:
+            response.close()

@@ -1,0 +1,47 @@
+"""A request on its way to a place: what it asks for, where it has been, and until when it may wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from viiwork_core.contracts.policy import Query
+from viiwork_core.engines.slots import Reservation
+from viiwork_core.mesh.member import Member
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request in the router's hands."""
+
+    query: Query
+    weight: int
+    """Slots that it takes: n x prompts, at most a backend's slots."""
+
+    deadline: float
+    """Monotonic time after which it no longer waits; one budget for the whole request."""
+
+    pin: str | None = None
+    """The only host that may serve it (?host=)."""
+
+    tried: set[str] = field(default_factory=set)
+    """Hosts that have refused or failed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Placed on this node: the slots are reserved already."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class There:
+    """Placed on another node, whose own book decides; it counts as taken until `Router.returned`."""
+
+    member: Member
+    model: str
+    begun: float
+    """Monotonic time of the placement."""
+
+
+Placement = Here | There

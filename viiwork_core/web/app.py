@@ -1,0 +1,97 @@
+"""The ASGI application: raw handlers where it counts, Quart for the rest, one door in front of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from quart import Quart
+
+from viiwork_core.errors import Forbidden, MethodNotAllowed, ViiworkError
+from viiwork_core.proxy.headers import first
+from viiwork_core.proxy.request import Receive, Scope, Send, request_id
+from viiwork_core.web import peers
+from viiwork_core.web.error_pages import send_error
+from viiwork_core.web.openai import read_endpoints
+from viiwork_core.web.surface import Surface
+
+OpenNode = Callable[[], AbstractAsyncContextManager[Surface]]
+"""Opens a node; leaving the context closes it."""
+
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+def create_app(open_node: OpenNode) -> Application:
+    """An ASGI application whose lifespan opens and closes the node. Any ASGI server may run it."""
+    return Application(open_node)
+
+
+class Application:
+    """Routes by path; `surface` is None until the lifespan has started."""
+
+    def __init__(self, open_node: OpenNode) -> None:
+        self._open_node = open_node
+        self.surface: Surface | None = None
+        self.failure: Exception | None = None
+        """Why the node did not open."""
+
+        self._pages: Quart | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http" and self.surface is not None:
+            await self._http(self.surface, scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        async with AsyncExitStack() as stack:
+            await receive()
+            try:
+                self.surface = await stack.enter_async_context(self._open_node())
+                self._pages = read_endpoints(self.surface)
+            except Exception as error:
+                # Whatever it is, the server must stop: some go on without a lifespan when it merely raises.
+                self.failure = error
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                raise
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        try:
+            _check_origin(scope)
+            if path in surface.endpoints:
+                _require(method, "POST", path)
+                await surface.inference(scope, receive, send)
+            elif path == "/v1/capacity":
+                _require(method, "GET", path)
+                await peers.capacity(surface, scope, receive, send)
+            elif path == "/v1/kv/replicas":
+                _require(method, "PUT", path)
+                await peers.replica(surface, scope, receive, send)
+            else:
+                assert self._pages is not None
+                await cast(Any, self._pages)(scope, receive, send)
+        except ViiworkError as error:
+            await send_error(send, error, request_id=request_id(scope["headers"]))
+
+
+def _require(method: str, allowed: str, path: str) -> None:
+    if method != allowed:
+        raise MethodNotAllowed(f"{method} is not allowed on {path}", remedy=f"use {allowed}")
+
+
+def _check_origin(scope: Scope) -> None:
+    """A browser may write from this node's own pages and from this machine; any other page may not."""
+    origin = first(scope["headers"], b"origin")
+    if origin is None or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        return
+    host = urlsplit(f"//{first(scope['headers'], b'host') or ''}").hostname
+    if urlsplit(origin).hostname not in {host, *_LOOPBACK}:
+        raise Forbidden(f"a page of {origin} may not write here")

@@ -1,0 +1,37 @@
+"""Errors as answers: OpenAI's shape on every path, for every status."""
+
+from __future__ import annotations
+
+import msgspec
+
+from viiwork_core.errors import ViiworkError
+from viiwork_core.proxy.headers import Raw
+from viiwork_core.proxy.request import Send
+
+
+def error_body(error: ViiworkError) -> bytes:
+    """{"error": {message, type, code, src}}; `src` tells our errors from an engine's."""
+    message = f"{error.message}; {error.remedy}" if error.remedy else error.message
+    inner = {"message": message, "type": error.type, "code": error.code, "src": "viiwork"}
+    return msgspec.json.encode({"error": inner})
+
+
+def error_headers(error: ViiworkError) -> dict[str, str]:
+    """Content type, and Retry-After where waiting helps."""
+    headers = {"content-type": "application/json"}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    return headers
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    """A whole answer in one go."""
+    raw: list[Raw] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def send_error(send: Send, error: ViiworkError, *, request_id: str) -> None:
+    """An error as the whole answer."""
+    await send_json(send, error.status, error_body(error), {**error_headers(error), "x-request-id": request_id})

@@ -1,0 +1,49 @@
+"""The raw paths between members: capacity, asked each second by every member, and replica uploads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from viiwork_core.errors import ViiworkError
+from viiwork_core.mesh.report import encode_report
+from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, request_id
+from viiwork_core.web.error_pages import send_error, send_json
+from viiwork_core.web.surface import Surface
+
+JSON = {"content-type": "application/json"}
+
+
+async def capacity(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
+    """GET /v1/capacity: open to all, but a member with another secret is told so."""
+    del receive
+    try:
+        surface.claims.read(scope)
+    except ViiworkError as error:
+        await send_error(send, error, request_id=request_id(scope["headers"]))
+        return
+    await send_json(send, 200, encode_report(surface.capacity()), JSON)
+
+
+async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
+    """PUT /v1/kv/replicas: a sealed stream from a member."""
+    rid = request_id(scope["headers"])
+    try:
+        surface.claims.upload(scope)
+        await surface.take_replica(_chunks(receive))
+    except ClientGone:
+        return
+    except ViiworkError as error:
+        await send_error(send, error, request_id=rid)
+        return
+    await send_json(send, 200, b'{"stored":true}', JSON)
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if chunk := message.get("body", b""):
+            yield chunk
+        if not message.get("more_body", False):
+            return
