@@ -92,10 +92,9 @@ class PlainEngine(Engine):
 def plan(
     engine: Engine, *, model: str = "m", index: int = 0, startup_timeout: float = 20.0, **fields: Any
 ) -> BackendPlan:
-    env = fields.pop("env", {})
     cache = fields.pop("cache", None)
     spec = Spec(model, index, fields.pop("backends", 1), None, 4096, 2, **fields)
-    return BackendPlan(spec, engine, cache, startup_timeout, env)
+    return BackendPlan(spec, engine, cache, startup_timeout)
 
 
 @dataclass

@@ -331,7 +331,7 @@ class SlowFingerprint(CacheTransfer):
         super().__init__(NoOptions(), context)
         self.may_answer = asyncio.Event()
 
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         await self.may_answer.wait()
         return {"model": "abc", "kv": "f16"}
 

@@ -116,11 +116,12 @@ class CacheTransfer(ABC):
         return None
 
     @abstractmethod
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         """Everything that must be equal for a restore to be RIGHT, by name: digest of the model's bytes (through
         Context.digest), the file format's version, KV types, flash attention, rope, slots, what else the engine
-        needs. Core compares the whole and names the parts that differ. Called once per start of a backend; may take
-        minutes the first time. Raises EngineRefused when it cannot be known: then nothing is shared."""
+        needs. Settings may stand in the engine's options, in Spec.args and in Spec.env; what only the running engine
+        knows (its version) can be asked at `address`. Called once for each start of a backend, when it is ready; may
+        take minutes the first time. Raises EngineRefused when it cannot be known: then nothing is shared."""
 
     @abstractmethod
     async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:

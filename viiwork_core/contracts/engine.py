@@ -120,6 +120,10 @@ class Spec:
     args: tuple[str, ...] = ()
     """The operator's arguments: a plugin appends them last, so that the operator wins."""
 
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The operator's environment for the process. The core sets it, last; it is here because a setting of the engine
+    may stand in it (llama-server reads LLAMA_ARG_*)."""
+
     cache_dir: Path | None = None
     """Folder, mode 0700, where this backend's engine writes and reads cache files; None: kv_share is off."""
 

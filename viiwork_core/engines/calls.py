@@ -91,11 +91,11 @@ class CacheCalls:
     async def close(self) -> None:
         await self._guard.call("close", _CLOSE_TIMEOUT, lambda: self._cache.__aexit__(None, None, None))
 
-    async def fingerprint(self, spec: Spec) -> str:
+    async def fingerprint(self, spec: Spec, address: Address) -> str:
         """One word for all that must be equal for a restore to be right. Raises EngineRefused or PluginError."""
 
         async def make() -> str:
-            return digest_of(await self._cache.fingerprint(spec))
+            return digest_of(await self._cache.fingerprint(spec, address))
 
         return await self._guard.call("fingerprint", _FINGERPRINT_TIMEOUT, make)
 

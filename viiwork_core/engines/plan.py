@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from viiwork_core.contracts.cache import CacheTransfer
@@ -13,14 +12,13 @@ from viiwork_core.contracts.engine import Engine, Spec
 class BackendPlan:
     """One backend to run. Backends of a model share `engine` and `cache`; `startup_timeout` is in seconds.
 
-    A `spec.port` of 0 means that a free one is drawn at each launch. `env` is the operator's, and wins.
+    A `spec.port` of 0 means that a free one is drawn at each launch. `spec.env` wins over what the engine sets.
     """
 
     spec: Spec
     engine: Engine
     cache: CacheTransfer | None
     startup_timeout: float
-    env: Mapping[str, str]
 
     @property
     def id(self) -> str:

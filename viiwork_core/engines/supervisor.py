@@ -186,7 +186,7 @@ class Supervisor:
         if run.spec.cache_dir is not None:
             await empty_private_folder(run.spec.cache_dir)
         pin = gpu_pin(run.spec.vendor, run.spec.gpus)
-        env = child_environment(self._node_id, pin, launch.env, self._plan.env)
+        env = child_environment(self._node_id, pin, launch.env, run.spec.env)
         self._ladder.launched(self._now())
         run.child = await spawn(launch, env=env, backend_id=self._plan.id, sitter=sitter)
 
@@ -293,7 +293,7 @@ class Supervisor:
 
     async def _learn_fingerprint(self, run: _Run, cache: CacheCalls) -> None:
         try:
-            self._set(fingerprint=await cache.fingerprint(run.spec))
+            self._set(fingerprint=await cache.fingerprint(run.spec, run.address))
         except ViiworkError as error:
             _log.warning("caches of a backend are not shared", backend=self._plan.id, reason=told(error))
 

@@ -100,6 +100,14 @@ class Caches:
         found = self._holdings.find(view.id, view.incarnation, session)
         return (found[0], found[1].tokens) if found else None
 
+    def turn_of(self, session: str) -> int:
+        """The newest turn of a session that this node knows, 0 for none."""
+        return self._holdings.turn_of(session)
+
+    def saw(self, session: str, turn: int) -> None:
+        """Another node knows of this turn."""
+        self._holdings.saw(session, turn)
+
     def _place(self, reservation: Reservation) -> tuple[str, int, int | None]:
         slot = reservation.slot if self._slotted[reservation.model] else None
         return reservation.backend, reservation.incarnation, slot

@@ -13,20 +13,29 @@ _log = structlog.get_logger("viiwork.node")
 
 
 class Background:
-    """Starts tasks on the data loop. Leaving `async with` gives short ones time to end, then cancels all."""
+    """Starts tasks on the data loop. Leaving `async with` gives those that end time to do so, then cancels all."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._tasks: set[asyncio.Task[None]] = set()
+        self._services: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`. One that raises is logged and harms no other."""
+        """Run `work`, which ends by itself. One that raises is logged and harms no other."""
+        self._run(work, self._tasks)
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` for as long as the node runs: its end is not waited for."""
+        self._run(work, self._services)
+
+    def _run(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        among.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._services.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("background work failed", exc_info=error)
 
@@ -38,7 +47,7 @@ class Background:
     ) -> None:
         if self._tasks and kind is None:
             await asyncio.wait(self._tasks, timeout=self._grace)
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *self._services]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -141,7 +141,7 @@ class Node:
                 poke=fleet.poke,
             )
             stack.enter_context(self._identity())
-            yield self._surface(executor, mesh)
+            yield self._surface(executor, mesh, caches)
 
     def _fleet(self) -> Fleet:
         health = self._config.health
@@ -180,7 +180,7 @@ class Node:
             forget=self._forgot,
         )
         mesh = await stack.enter_async_context(opening)
-        background.start(mesh.polls.run())
+        background.serve(mesh.polls.run())
         return mesh
 
     def _member(self, host: str) -> LocalMember:
@@ -221,7 +221,7 @@ class Node:
                 max_bytes=room,
                 ended=delivery.told,
             )
-            background.start(sender.run())
+            background.serve(sender.run())
         return Caches(
             shared,
             slotted={model.name: model.wire.slot_field is not None for model in self._models},
@@ -243,11 +243,11 @@ class Node:
 
     # What the web layer gets
 
-    def _surface(self, executor: Executor, mesh: Mesh | None) -> Surface:
+    def _surface(self, executor: Executor, mesh: Mesh | None, caches: Caches) -> Surface:
         views = self._views(mesh)
         claims = self._claims(mesh)
         return Surface(
-            inference=self._inference(executor, mesh, claims),
+            inference=self._inference(executor, mesh, claims, caches),
             endpoints=OPENAI_PATHS.union(*(model.wire.endpoints for model in self._models)),
             claims=claims,
             capacity=views.capacity,
@@ -269,7 +269,7 @@ class Node:
 
         return Claims(verifier, address_of)
 
-    def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims) -> Inference:
+    def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims, caches: Caches) -> Inference:
         node = self._config.node.name
         entry = Entry(
             node=node,
@@ -277,7 +277,7 @@ class Node:
             dispatcher=self._dispatcher,
             book=self._book,
             executor=executor,
-            forwarder=Forwarder(node=node, links=mesh.links, clock=self._clock) if mesh else None,
+            forwarder=Forwarder(node=node, links=mesh.links, turn_of=caches.turn_of, clock=self._clock) if mesh else None,
             clock=self._clock,
             queue_timeout=self._config.routing.queue_timeout,
             forward_retry=self._config.routing.forward_retry,
@@ -286,6 +286,7 @@ class Node:
             entry=entry,
             receiver=Receiver(local=self._local, executor=executor),
             claims=claims,
+            saw=caches.saw,
             session_key=SessionKeys(self._secret, mesh=self._config.mesh.name).session_key,
             max_body=self._config.api.max_body,
             clock=self._clock,

@@ -37,7 +37,7 @@ def plan(model: ResolvedModel, context_for: ContextFor, *, caches: Path, share: 
     cache = model.cache(model.options, context_for(model.engine.name)) if model.cache and share else None
     specs = [_spec(model, index, caches if cache else None) for index in range(config.backends)]
     timeout = engine.startup_timeout if config.startup_timeout is None else config.startup_timeout
-    backends = tuple(BackendPlan(spec, engine, cache, timeout, dict(config.env)) for spec in specs)
+    backends = tuple(BackendPlan(spec, engine, cache, timeout) for spec in specs)
     shared = None
     if cache is not None and config.kv_share is not None:
         by_id: Mapping[str, Spec] = {one.id: one.spec for one in backends}
@@ -59,6 +59,7 @@ def _spec(model: ResolvedModel, index: int, caches: Path | None) -> Spec:
         # Which vendor's cards these are is for the GPU inventory to say; until it exists nothing is pinned.
         vendor=Vendor.NONE,
         args=tuple(config.args),
+        env=dict(config.env),
         cache_dir=caches / f"{_folder_name(config.name)}-{index}" if caches else None,
     )
 

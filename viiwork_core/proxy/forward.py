@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from viiwork_core.clock import Clock
 from viiwork_core.errors import BackendFailed, NoFreeSlot
 from viiwork_core.mesh.links import Links
@@ -15,14 +17,18 @@ from viiwork_core.proxy.request import InferenceRequest
 SESSION = "X-Viiwork-Session"
 """The session's keyed hash, as the entry node computed it."""
 
+TURN = "X-Viiwork-Turn"
+"""The session's newest turn that the entry node knows, so that the executing node counts on from there."""
+
 UNPROVEN = 401
 
 
 class Forwarder:
     """Sends requests to peers. On the data loop."""
 
-    def __init__(self, *, node: str, links: Links, clock: Clock) -> None:
+    def __init__(self, *, node: str, links: Links, turn_of: Callable[[str], int], clock: Clock) -> None:
         self._node = node
+        self._turn_of = turn_of
         self._links = links
         self._clock = clock
 
@@ -46,4 +52,5 @@ class Forwarder:
         headers = [*outgoing(request.headers), ("X-Request-Id", request.id)]
         if request.query.session is not None:
             headers.append((SESSION, request.query.session))
+            headers.append((TURN, str(self._turn_of(request.query.session))))
         return headers

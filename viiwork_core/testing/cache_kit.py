@@ -122,20 +122,21 @@ async def names_its_engine(case: CacheCase) -> None:
 async def fingerprint_is_stable(case: CacheCase) -> None:
     here = replace(case.spec, port=4001, index=0, cache_dir=case.folder / "here")
     there = replace(case.spec, port=4002, index=1, cache_dir=case.folder / "there")
-    first, second = await _fingerprint(case, here), await _fingerprint(case, there)
+    first, second = await _fingerprints(case, here, there)
     require(first, "it is empty")
     require(first == second, f"another port, index and folder changed it: {_differences(first, second)}")
 
 
 async def fingerprint_knows_the_model(case: CacheCase) -> None:
-    ours = await _fingerprint(case, case.spec)
-    theirs = await _fingerprint(case, replace(case.spec, path=case.other_model))
+    ours, theirs = await _fingerprints(case, case.spec, replace(case.spec, path=case.other_model))
     require(ours != theirs, "another model has the same fingerprint")
 
 
-async def _fingerprint(case: CacheCase, spec: Spec) -> Mapping[str, str]:
-    async with case.opened() as transfer:
-        return await transfer.fingerprint(spec)
+async def _fingerprints(case: CacheCase, first: Spec, second: Spec) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Of two backends, both asked at one that runs, so that only what they are started with differs."""
+    async with case.instance("asked") as asked, case.opened() as transfer:
+        address = asked.talk.address
+        return await transfer.fingerprint(first, address), await transfer.fingerprint(second, address)
 
 
 def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:

@@ -177,7 +177,8 @@ class FakeCacheTransfer(CacheTransfer):
     ) -> None:
         await self._client.__aexit__(kind, error, trace)
 
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
+        del address
         model = "none" if spec.path is None else await self.context.digest(spec.path)
         return {"format": "fake-kv 1", "model": model}
 

@@ -16,7 +16,7 @@ from viiwork_core.errors import AnswerCut, ViiworkError
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.entry import Entry, Receiver
 from viiwork_core.proxy.exchange import Exchange
-from viiwork_core.proxy.forward import SESSION
+from viiwork_core.proxy.forward import SESSION, TURN
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import (
     ClientGone,
@@ -38,6 +38,7 @@ CLIENT_GONE = 499
 """Status that logs and outcomes give a request whose client left; it is never sent."""
 
 _SESSION = re.compile(r"[0-9a-f]{16,64}")
+_TURN = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 _log = structlog.get_logger("viiwork.request")
 
@@ -50,6 +51,9 @@ class Inference:
     receiver: Receiver
     claims: Claims
     session_key: Callable[[str], str]
+    saw: Callable[[str, int], None]
+    """Takes note of a session's newest turn, as the node that forwarded knows it."""
+
     max_body: int
     clock: Clock
     observe: Callable[[Outcome], None]
@@ -79,6 +83,9 @@ class Inference:
     def _request(self, scope: Scope, body: Body, rid: str, *, hop: bool) -> InferenceRequest:
         if hop:
             session = _session_hex(first(scope["headers"], SESSION.lower().encode()))
+            turn = first(scope["headers"], TURN.lower().encode())
+            if session and turn and _TURN.fullmatch(turn):
+                self.saw(session, int(turn))
             return build(scope, body, session, pin=None, rid=rid)
         value = session_value(scope["headers"])
         session = self.session_key(value) if value else None

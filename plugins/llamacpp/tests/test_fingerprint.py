@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from viiwork_core import CommandOutput, Context, EngineRefused, Spec
+from viiwork_core import Address, CommandOutput, Context, EngineRefused, Spec
 from viiwork_llamacpp.build import Build, parse_version
 from viiwork_llamacpp.cache import LlamaCppCache
 from viiwork_llamacpp.options import LlamaCppOptions
@@ -45,7 +45,7 @@ def fingerprint(spec: Spec, context: Context, tmp_path: Path, version: str | Non
         return CommandOutput(0, version)
 
     cache = LlamaCppCache(LlamaCppOptions(binary=str(program)), replace(context, run_command=run_command))
-    return dict(asyncio.run(cache.fingerprint(spec)))
+    return dict(asyncio.run(cache.fingerprint(spec, Address("127.0.0.1", 9))))
 
 
 def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
@@ -143,3 +143,11 @@ def test_a_build_that_does_not_say_is_known_by_its_bytes(spec: Spec, context: Co
     assert fingerprint(spec, context, tmp_path, "(build 0, commit unknown)") == before
     (tmp_path / "libllama.so").write_bytes(b"other code")
     assert differing(before, fingerprint(spec, context, tmp_path, None)) == {"state"}
+
+
+def test_settings_in_the_environment_count(spec: Spec, context: Context, tmp_path: Path) -> None:
+    """llama-server reads LLAMA_ARG_* where no argument says otherwise."""
+    plain = fingerprint(spec, context, tmp_path)
+    other = fingerprint(replace(spec, env={"LLAMA_ARG_CACHE_TYPE_K": "q8_0"}), context, tmp_path)
+    assert differing(plain, other) == {"environment"}
+    assert fingerprint(replace(spec, env={"GGML_VK_VISIBLE_DEVICES": "0"}), context, tmp_path) == plain

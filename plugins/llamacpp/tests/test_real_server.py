@@ -89,9 +89,9 @@ def test_a_session_moves(backend: Callable, cache: LlamaCppCache) -> None:
 
 def test_two_equal_backends_have_equal_fingerprints(backend: Callable, cache: LlamaCppCache) -> None:
     async def run() -> None:
-        async with backend("a") as (engine, spec_a, a), backend("b", context_size=4096) as (_, spec_b, _):
-            one = await cache.fingerprint(spec_a)
-            assert one == await cache.fingerprint(spec_b)
+        async with backend("a") as (engine, spec_a, a), backend("b", context_size=4096) as (_, spec_b, b):
+            one = await cache.fingerprint(spec_a, a)
+            assert one == await cache.fingerprint(spec_b, b)
             assert one["streams"] == "2"
             assert one["flash_attention"] == "on"
             assert await engine.version(a)

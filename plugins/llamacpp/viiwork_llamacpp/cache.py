@@ -52,7 +52,7 @@ class LlamaCppCache(CacheTransfer):
     ) -> None:
         await self._server.close()
 
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         """From the command line as it will run, the operator's own arguments included."""
         binary = find_binary(self._options, spec.model)
         argv = command_line(spec, self._options, Prepared(binary=binary))
@@ -60,6 +60,7 @@ class LlamaCppCache(CacheTransfer):
         return {
             "model": await fingerprint.model(model_files(path, spec.model), self.context.digest),
             "state": await self._state_version(binary),
+            "environment": fingerprint.environment(spec.env),
             "adapters": await fingerprint.adapters(argv, self.context.digest),
             **fingerprint.settings(argv),
         }

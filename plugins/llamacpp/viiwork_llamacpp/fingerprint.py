@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from viiwork_core import Digest
@@ -58,6 +58,12 @@ class Arguments:
     def last_flag(self, *flags: str) -> str | None:
         """Which of several spellings came last."""
         return next((word for word in reversed(self._words) if word in flags), None)
+
+
+def environment(env: Mapping[str, str]) -> str:
+    """Settings that the operator gives by LLAMA_ARG_* variables, all of them: an argument wins over its variable, so
+    this is stricter than needed where both are there."""
+    return " ".join(f"{name}={env[name]}" for name in sorted(env) if name.startswith("LLAMA_ARG_"))
 
 
 def settings(argv: Sequence[str]) -> dict[str, str]:

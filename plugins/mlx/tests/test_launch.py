@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from viiwork_core import CommandOutput, ConfigError, Context, EngineRefused, Spec
+from viiwork_core import Address, CommandOutput, ConfigError, Context, EngineRefused, Spec
 from viiwork_mlx.cache import MlxCache
 from viiwork_mlx.engine import MlxEngine
 from viiwork_mlx.options import MlxOptions
@@ -118,7 +118,7 @@ def test_a_python_that_cannot_be_started_is_refused(context: Context, spec: Spec
 
 
 def fingerprint(context: Context, spec: Spec) -> dict[str, str]:
-    return dict(asyncio.run(MlxCache(MlxOptions(), context).fingerprint(spec)))
+    return dict(asyncio.run(MlxCache(MlxOptions(), context).fingerprint(spec, Address("127.0.0.1", 9))))
 
 
 def test_the_fingerprint_names_its_parts(context: Context, spec: Spec, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class MlxCache(CacheTransfer):
     ) -> None:
         await self._control.__aexit__(kind, error, trace)
 
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         """The file's format, the versions of mlx and mlx_lm, the KV cache's type, and the digests of the model's
         folder, the adapter and the draft model ("none" without one). Raises EngineRefused."""
         try:

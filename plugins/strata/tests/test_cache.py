@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from viiwork_core import Context, EngineRefused, EngineUnreachable, Spec
+from viiwork_core import EngineRefused, EngineUnreachable
 from viiwork_strata.cache import StrataCache
-from viiwork_strata.testing import write_config
+from viiwork_strata.testing.settings import VERSION
 
-from .conftest import OPTIONS, SESSION, Running, Start, end
+from .conftest import SESSION, Running, Start, end
 
 pytestmark = pytest.mark.anyio
 FIRST = [
@@ -116,7 +115,7 @@ async def test_a_file_of_another_configuration_is_refused(start: Start, other: d
     await moved(a, b)
     with pytest.raises(EngineRefused, match=rf"400 \(invalid\): .*{words}"):
         await b.cache.restore(b.spec, b.address, SESSION, "one.sess")
-    assert await a.cache.fingerprint(a.spec) != await b.cache.fingerprint(b.spec)
+    assert await a.cache.fingerprint(a.spec, a.address) != await b.cache.fingerprint(b.spec, b.address)
 
 
 async def test_links_are_refused(start: Start) -> None:
@@ -185,26 +184,36 @@ async def test_what_is_held_is_unknown_with_several_slots(start: Start) -> None:
     assert await a.cache.holds(replace(a.spec, parallel=2), a.address, SESSION) is None
 
 
-async def test_equal_models_in_other_folders_have_equal_fingerprints(context: Context, tmp_path: Path) -> None:
+async def test_equal_models_in_other_folders_have_equal_fingerprints(start: Start) -> None:
     """Strata: "paths do not matter"."""
-    prints = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        spec = Spec("tiny", 0, 1, write_config(tmp_path / name, "tiny"), 4096, 1)
-        prints.append(await StrataCache(OPTIONS, context).fingerprint(spec))
-    assert prints[0] == prints[1]
-    assert set(prints[0]) == {"session format", "exe", "backend", "STRATA_KV_ROT", "--model", "--kv", "--max-context"}
+    a, b = await start("a"), await start("b")
+    one = await a.cache.fingerprint(a.spec, a.address)
+    assert one == await b.cache.fingerprint(b.spec, b.address)
+    assert set(one) == {"session format", "engine", "backend", "STRATA_KV_ROT", "--model", "--kv", "--max-context"}
+    assert one["engine"] == VERSION
 
 
-async def test_a_fingerprint_that_cannot_be_known_is_refused(context: Context, tmp_path: Path) -> None:
-    path = write_config(tmp_path, "tiny")
-    cache, spec = StrataCache(OPTIONS, context), Spec("tiny", 0, 1, path, 4096, 1)
-    (tmp_path / "strata").unlink()
-    with pytest.raises(EngineRefused, match="cannot be read"):
-        await cache.fingerprint(spec)
-    path.write_text('{"model_name": "tiny"}')
-    with pytest.raises(EngineRefused, match='no "exe"'):
-        await cache.fingerprint(spec)
+async def test_the_inherited_environment_counts(start: Start) -> None:
+    """Strata: STRATA_KV_ROT is in its own fingerprint; the JSON's "env" is applied last."""
+    a, b = await start("a"), await start("b", env={"STRATA_KV_ROT": "0"})
+    rotated = replace(a.spec, env={"STRATA_KV_ROT": "1"})
+    assert (await a.cache.fingerprint(a.spec, a.address))["STRATA_KV_ROT"] == ""
+    assert (await a.cache.fingerprint(rotated, a.address))["STRATA_KV_ROT"] == "1"
+    assert (await b.cache.fingerprint(replace(b.spec, env=rotated.env), b.address))["STRATA_KV_ROT"] == "0"
+
+
+async def test_a_fingerprint_that_cannot_be_known_is_refused(start: Start) -> None:
+    a = await start("a")
+    path = a.spec.path
+    assert path is not None
+    whole = path.read_text()
+    path.write_text('{"model_name": "tiny", "args": "--kv int8"}')
+    with pytest.raises(EngineRefused, match="not a list of strings"):
+        await a.cache.fingerprint(a.spec, a.address)
     path.unlink()
     with pytest.raises(EngineRefused, match=r"path: .* cannot be read"):
-        await cache.fingerprint(spec)
+        await a.cache.fingerprint(a.spec, a.address)
+    path.write_text(whole)
+    end(a.process)
+    with pytest.raises(EngineUnreachable):
+        await a.cache.fingerprint(a.spec, a.address)

@@ -51,14 +51,14 @@ class StrataCache(CacheTransfer):
     ) -> None:
         await self._server.__aexit__(kind, error, trace)
 
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
-        """The session format's version and, from the model's JSON, what reaches the engine: `exe`, `backend`,
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
+        """The session format's version, the engine's, and from the model's JSON what reaches the engine: `backend`,
         STRATA_KV_ROT, and every flag of `args`.
 
-        Strata compares its version string, the backend, that variable, some of the flags, and the loaded model files.
-        Over HTTP it tells none of these before a restore, nor which flags name model files. So this is stricter than
-        Strata: the binary's digest stands for the version, every flag counts, and a value that is a file or folder on
-        disk counts by its content, not by its path. Backends whose args differ only in a cache size share nothing.
+        Strata compares its version string, the backend, that variable, some of the flags, and the loaded model files,
+        and does not tell which flags name these. So this is stricter than Strata: every flag counts, and a value that
+        is a file or folder on disk counts by its content, not by its path. Backends whose args differ only in a cache
+        size share nothing. Where a server does not tell its version, the binary's digest stands for it.
 
         Raises EngineRefused when the JSON, the binary or a file cannot be read.
         """
@@ -66,8 +66,9 @@ class StrataCache(CacheTransfer):
             config = await to_thread.run_sync(read_config, spec)
         except ConfigError as error:
             raise EngineRefused(error.message, remedy=error.remedy) from error
-        result = {"session format": str(VERSION), **settings(config)}
-        result["exe"] = await self.context.digest(executable(config))
+        result = {"session format": str(VERSION), **settings(config, spec.env)}
+        version = await self._server.version(address)
+        result["engine"] = version or f"program {await self.context.digest(executable(config))}"
         for flag, values in engine_args(config).items():
             result[flag] = " ".join([await self._content(base(config), value) for value in values])
         return result

@@ -35,10 +35,11 @@ def engine_args(config: Mapping[str, object]) -> dict[str, Part]:
     return flags(args)
 
 
-def settings(config: Mapping[str, object]) -> dict[str, str]:
-    """What Strata compares and takes from elsewhere than `args`."""
+def settings(config: Mapping[str, object], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What Strata compares and takes from elsewhere than `args`. The JSON's "env" wins over the inherited one."""
     env = config.get("env")
-    rotation = env.get("STRATA_KV_ROT", "") if isinstance(env, dict) else ""
+    own = env if isinstance(env, dict) else {}
+    rotation = own.get("STRATA_KV_ROT", inherited.get("STRATA_KV_ROT", ""))
     return {"backend": str(config.get("backend", "cuda")), "STRATA_KV_ROT": str(rotation)}
 
 

@@ -45,6 +45,13 @@ class StrataServer:
             raise EngineRefused("Strata lists no slots: its engine process is not running")
         return entries
 
+    async def version(self, address: Address) -> str | None:
+        """The engine's version string from GET /v1/status; None: it does not tell. Raises EngineUnreachable."""
+        answer = await self._send("GET", address, "/v1/status")
+        body = _body(answer) if answer.status_code == httpx.codes.OK else None
+        version = body.get("engine") if isinstance(body, dict) else None
+        return version if isinstance(version, str) and version else None
+
     async def session(self, address: Address, action: str, name: str) -> Mapping[str, object]:
         """Save or restore the live conversation as file `name`; the answer's body.
 

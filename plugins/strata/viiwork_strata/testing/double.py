@@ -3,9 +3,9 @@
     python -m viiwork_strata.testing.double --config FILE --port N [--slot-save-path DIR] [--gpu LIST]
         [--load-seconds S] [--token-seconds S]
 
-While it loads its port is closed. It answers /health, /slots, /status, chat (plain and streamed), and the save and
-restore of the live conversation. Not doubled: batch slots, replicas, thinking, parked conversations, API keys, unload,
-and an engine process that dies.
+While it loads its port is closed. It answers /health, /slots, /status, /v1/status, chat (plain and streamed), and the
+save and restore of the live conversation. Not doubled: batch slots, replicas, thinking, parked conversations, API keys,
+unload, and an engine process that dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from viiwork_strata.testing.machine import Answer, Machine
 from viiwork_strata.testing.refusal import Refusal
-from viiwork_strata.testing.settings import Settings, parse
+from viiwork_strata.testing.settings import VERSION, Settings, parse
 
 _CREATED = 1_790_000_000
 
@@ -53,6 +53,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._reply(200, _health(machine.settings))
             case "/slots":
                 self._reply(200, machine.slots())
+            case "/v1/status":
+                self._reply(200, _status(machine.settings))
             case "/status":
                 self._reply(200, machine.status())
             case _:
@@ -158,6 +160,12 @@ def _object(body: bytes) -> dict[str, object]:
 def _health(settings: Settings) -> dict[str, object]:
     counts = {"status": "ok", "max_context": settings.max_context, "model": settings.model}
     return {**counts, "images": False, "api_key": False, "loaded": True, "service": "strata"}
+
+
+def _status(settings: Settings) -> dict[str, object]:
+    """The part of /v1/status that says what runs."""
+    known = {"service": "strata", "model": settings.model, "loaded": True, "context": settings.max_context}
+    return {**known, "engine": VERSION, "concurrency": {"serving": 1, "requested": 1}, "vision": False}
 
 
 def _finish(answer: Answer) -> str:
