@@ -87,6 +87,9 @@ class CacheLimits:
     saves_live: bool = False
     """A save takes whatever conversation is live: right only while the engine has one slot and it is reserved."""
 
+    refuses_links: bool = False
+    """A restore takes only a file with no other name: the core then copies it, where it would otherwise link it."""
+
     replaces_live: bool = False
     """A restore discards the live conversation without keeping it anywhere."""
 

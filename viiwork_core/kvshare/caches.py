@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -171,7 +172,8 @@ class Caches:
         reservation, cache, guard = turn.reservation, shared.cache, self._guards[turn.reservation.model]
         spec = shared.specs[reservation.backend]
         path = _folder(spec) / f"{turn.session}.restore"
-        await anyio.to_thread.run_sync(self._store.verified_copy, replica, path)
+        link = not cache.limits.refuses_links
+        await anyio.to_thread.run_sync(partial(self._store.verified_copy, replica, path, link=link))
         try:
             file = await anyio.to_thread.run_sync(cache.read, path)
             covered = await guard.call(

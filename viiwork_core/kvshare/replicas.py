@@ -124,16 +124,16 @@ class ReplicaStore:
                 arrival.unwanted |= arrival.header.session == session
         unlink_all(gone)
 
-    def verified_copy(self, replica: Replica, target: Path) -> None:
+    def verified_copy(self, replica: Replica, target: Path, *, link: bool = True) -> None:
         """Put the replica at `target` for an engine to read, and prove that it still is what its header says.
 
-        Within one file system the target is a hard link: an engine must not save under this name, and the caller
-        unlinks it after the restore. Blocking: reads the whole file. Raises CacheRefused when it rotted or vanished -
+        Within one file system the target is a hard link, unless `link` is False: an engine must not save under this
+        name, and the caller unlinks it after the restore. Blocking: reads the whole file. Raises CacheRefused when it rotted or vanished -
         then it is dropped from the store - and StoreFull when `target` cannot be written.
         """
         with self.lease(replica):
             try:
-                intact = _offer(replica, target)
+                intact = _offer(replica, target, link=link)
             except BaseException:
                 target.unlink(missing_ok=True)
                 raise
@@ -230,7 +230,7 @@ class ReplicaStore:
         unlink_all(file for file in self._folder.iterdir() if file.suffix in SUFFIXES and file not in wanted)
 
 
-def _offer(replica: Replica, target: Path) -> bool:
+def _offer(replica: Replica, target: Path, *, link: bool) -> bool:
     """Link or copy the replica to `target`; False when it vanished or its bytes are not the header's."""
     with mapped():
         target.unlink(missing_ok=True)
@@ -239,9 +239,7 @@ def _offer(replica: Replica, target: Path) -> bool:
         except FileNotFoundError:
             return False
         try:
-            try:
-                target.hardlink_to(replica.path)
-            except OSError:  # another file system, or one without links
+            if not (link and _linked(replica.path, target)):
                 copy_file(source, target)
         finally:
             os.close(source)
@@ -251,3 +249,12 @@ def _offer(replica: Replica, target: Path) -> bool:
             if error.errno == errno.EIO:  # a block that cannot be read has rotted as well
                 return False
             raise
+
+
+def _linked(path: Path, target: Path) -> bool:
+    """False on another file system, or one without links."""
+    try:
+        target.hardlink_to(path)
+    except OSError:
+        return False
+    return True

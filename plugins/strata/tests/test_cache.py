@@ -120,6 +120,7 @@ async def test_a_file_of_another_configuration_is_refused(start: Start, other: d
 
 async def test_links_are_refused(start: Start) -> None:
     """Strata: "Restore refuses symlinks and files with more than one hard link"."""
+    assert StrataCache.limits.refuses_links
     a = await start("a")
     await a.chat(FIRST)
     await a.cache.save(a.spec, a.address, SESSION, "one.sess")

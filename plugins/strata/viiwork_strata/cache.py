@@ -36,7 +36,7 @@ class StrataCache(CacheTransfer):
     """
 
     engine = "strata"
-    limits: ClassVar[CacheLimits] = CacheLimits(saves_live=True, replaces_live=True)
+    limits: ClassVar[CacheLimits] = CacheLimits(saves_live=True, refuses_links=True, replaces_live=True)
 
     def __init__(self, options: PluginOptions, context: Context) -> None:
         super().__init__(options, context)

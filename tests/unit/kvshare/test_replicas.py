@@ -267,6 +267,15 @@ def test_a_verified_copy_is_the_file(
     assert store.find("tiny", bench.session) == kept
 
 
+def test_a_copy_for_an_engine_that_refuses_links_has_no_other_name(
+    bench: Bench, store: ReplicaStore, tmp_path: Path
+) -> None:
+    kept, target = bench.keep(store, b"a" * 5_000), tmp_path / "engine.bin"
+    store.verified_copy(kept, target, link=False)
+    assert target.read_bytes() == b"a" * 5_000
+    assert target.stat().st_nlink == kept.path.stat().st_nlink == 1
+
+
 def refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
