@@ -113,6 +113,18 @@ class Caches:
         slot = reservation.slot if self._slotted[reservation.model] else None
         return reservation.backend, reservation.incarnation, slot
 
+    def occupy(self, reservation: Reservation, session: str | None) -> None:
+        """A request begins to run: what its slots held of other sessions is as good as gone.
+
+        What a slot holds of the same session stays noted, also when the turn breaks off: engines keep the prefix.
+        """
+        if not self._slotted[reservation.model]:
+            return
+        for slot in reservation.slots:
+            held = self._holdings.at(reservation.backend, reservation.incarnation, slot)
+            if held is not None and held.session != session:
+                self._holdings.clear(reservation.backend, reservation.incarnation, slot)
+
     # Before a turn
 
     async def before(self, turn: Turn) -> None:
@@ -122,6 +134,8 @@ class Caches:
         replica = self._store.find(model, turn.session) if self._store else None
         if shared is None or replica is None:
             return
+        # A restarted node finds replicas that it has not seen arrive, and must not count on from before them.
+        self._holdings.saw(turn.session, replica.header.turn)
         decision = await self._decide(shared, turn, replica)
         if isinstance(decision, Skip):
             _log.info("kv import skipped", model=model, session=turn.session, reason=decision.reason)

@@ -89,6 +89,7 @@ class Executor:
             raise NotFound(f"{request.path} is not served by the engine of {request.query.model}")
         if turn is not None:
             await self._caches.before(turn)
+        self._caches.occupy(reservation, request.query.session)
         self._book.enter(reservation, SlotState.RUNNING)
         sending = self._upstream.post(
             reservation.address,

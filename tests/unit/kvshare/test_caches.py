@@ -1,0 +1,350 @@
+"""What happens to a session's cache around a turn, with a small engine made of files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from viiwork_core import (
+    Address,
+    CacheFile,
+    CacheLimits,
+    CacheRefused,
+    CacheTransfer,
+    CommandOutput,
+    Context,
+    EngineRefused,
+    NoOptions,
+    Saved,
+    SessionRef,
+    Spec,
+)
+from viiwork_core.clock import SystemClock
+from viiwork_core.engines.slots import SlotBook, SlotState
+from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.errors import FingerprintMismatch
+from viiwork_core.kvshare.caches import Caches, SharedModel
+from viiwork_core.kvshare.replicas import ReplicaStore
+from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, measure, seal
+from viiwork_core.kvshare.sending import Save, Sender
+from viiwork_core.kvshare.turns import Turn, Usage
+from viiwork_core.mesh.member import Member
+
+T = TypeVar("T")
+
+KEY = b"k" * 32
+PEER = Member(node="b", node_id="b1", host="127.0.0.1", api_port=1)
+SESSION, OTHER = "5e" * 16, "07" * 16
+CLOCK = SystemClock()
+
+
+class Files(CacheTransfer):
+    """An engine whose cache is a count of tokens, and whose cache file is that count in words."""
+
+    engine = "files"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(NoOptions(), context)
+        self.live = 0
+        self.still: int | None = None
+        self.covered: int | None = None
+        self.says: int | None = None
+        self.refuses = False
+        self.restored: list[str] = []
+
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
+        return {"model": "m"}
+
+    async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:
+        path = folder(spec) / name
+        path.write_text(str(self.live))
+        return Saved(self.live if self.says is None else self.says, path.stat().st_size)
+
+    async def restore(self, spec: Spec, address: Address, session: SessionRef, name: str) -> int:
+        if self.refuses:
+            raise EngineRefused("no room")
+        self.restored.append(session.key)
+        self.live = int((folder(spec) / name).read_text())
+        return self.live
+
+    async def holds(self, spec: Spec, address: Address, session: SessionRef) -> int | None:
+        return self.still
+
+    def read(self, path: Path) -> CacheFile:
+        return CacheFile(int(path.read_text()), None, ())
+
+    async def covers(self, spec: Spec, address: Address, file: CacheFile, path: str, body: bytes) -> int | None:
+        return self.covered
+
+
+def folder(spec: Spec) -> Path:
+    assert spec.cache_dir is not None
+    return spec.cache_dir
+
+
+class Here:
+    """A control loop that is the test's own."""
+
+    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        return await make()
+
+
+class Offers(Sender[Member]):
+    """A sender that only takes note."""
+
+    def __init__(self) -> None:
+        super().__init__(_nowhere, KEY, CLOCK, max_bytes=1)
+        self.taken: list[Save[Member]] = []
+
+    def offer(self, save: Save[Member]) -> None:
+        self.taken.append(save)
+
+
+async def _nowhere(target: Member, stream: object) -> None:
+    raise AssertionError("nothing is sent here")
+
+
+async def _no_command(argv: object) -> CommandOutput:
+    raise EngineRefused("no command is expected")
+
+
+async def _no_digest(path: Path) -> str:
+    raise EngineRefused("no digest is expected")
+
+
+@dataclass
+class Bench:
+    folder: Path
+    engine: Files
+    book: SlotBook
+    store: ReplicaStore
+    sender: Offers
+    target: Member | None = PEER
+    caches: Caches = field(init=False)
+
+    def __post_init__(self) -> None:
+        spec = Spec("m", 0, 1, None, 4096, 2, cache_dir=self.folder / "engine")
+        folder(spec).mkdir()
+        self.caches = Caches(
+            {"m": SharedModel("g", 100, self.engine, {"m/0": spec})},
+            slotted={"m": True},
+            book=self.book,
+            store=self.store,
+            sender=self.sender,
+            control=Here(),
+            target=lambda *_: self.target,
+            clock=CLOCK,
+        )
+
+    def turn(self, session: str = SESSION, *, prefer: int | None = None) -> Turn:
+        reservation = self.book.reserve("m/0", prefer=prefer)
+        assert reservation is not None
+        return Turn(session, reservation, "/v1/chat/completions", b"{}")
+
+    def keep(self, tokens: int, *, turn: int = 1, **label: str) -> None:
+        """Put a replica of the session into the store."""
+        path = self.folder / "arriving"
+        path.write_text(str(tokens))
+        length, digest = measure(path)
+        labelled = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, **label}
+        header = ReplicaHeader(turn=turn, tokens=tokens, length=length, blake3=digest, **labelled)
+        arrival = self.store.begin(header)
+        arrival.write([path.read_bytes()])
+        arrival.commit()
+
+    def held(self, session: str = SESSION) -> tuple[int | None, int] | None:
+        return self.caches.held(self.book.view("m/0"), session)
+
+    async def served(self, turn: Turn, usage: Usage) -> None:
+        self.caches.occupy(turn.reservation, turn.session)
+        await self.caches.after(turn, usage)
+        self.book.release(turn.reservation)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    book = SlotBook(CLOCK)
+    view = BackendView(
+        "m/0", "m", "files", BackendState.HEALTHY, 1, 2, address=Address("127.0.0.1", 1), context=4096, fingerprint="f"
+    )
+    book.see(view)
+    store = ReplicaStore(tmp_path / "replicas", 1 << 20, CLOCK).open()
+    engine = Files(Context("a", tmp_path, _no_command, _no_digest))
+
+    async def made() -> Bench:
+        return Bench(tmp_path, engine, book, store, Offers())
+
+    yield asyncio.run(made())
+
+
+def test_a_newer_replica_is_imported_and_noted(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        turn = bench.turn()
+        await bench.caches.before(turn)
+        assert bench.engine.restored == [SESSION]
+        assert bench.held() == (turn.reservation.slot, 500)
+        assert bench.caches.turn_of(SESSION) == 3
+        assert not list((bench.folder / "engine").iterdir()), "the engine's copy is left behind"
+
+    asyncio.run(scene())
+
+
+def test_a_failed_import_costs_a_cold_turn_and_the_slots_content(bench: Bench) -> None:
+    async def scene() -> None:
+        first = bench.turn()
+        await bench.served(first, Usage(150, 0, 50))
+        bench.keep(500, turn=7)
+        bench.engine.refuses = True
+        again = bench.turn(prefer=first.reservation.slot)
+        await bench.caches.before(again)
+        assert bench.held() is None
+        assert bench.engine.restored == []
+        await bench.caches.after(again, Usage(600, 0, 10))
+        assert bench.held() == (again.reservation.slot, 610)
+        assert bench.caches.turn_of(SESSION) == 2, "a turn that was not imported is not part of this one"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("covered", "extends_only", "imported"),
+    [(None, False, True), (450, False, True), (100, False, False), (450, True, False), (500, True, True)],
+)
+def test_the_prompt_must_share_enough_with_the_replica(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, covered: int | None, extends_only: bool, imported: bool
+) -> None:
+    monkeypatch.setattr(Files, "limits", CacheLimits(extends_only=extends_only))
+
+    async def scene() -> None:
+        bench.keep(500)
+        bench.engine.covered = covered
+        await bench.caches.before(bench.turn())
+        assert bool(bench.engine.restored) is imported
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("still", "imported"), [(None, False), (200, False), (0, True)])
+def test_an_import_is_never_skipped_because_one_is_remembered(bench: Bench, still: int | None, imported: bool) -> None:
+    """The engine is asked: what it no longer holds is imported again."""
+
+    async def scene() -> None:
+        bench.keep(500, turn=1)
+        first = bench.turn()
+        await bench.served(first, Usage(150, 0, 50))
+        assert bench.caches.turn_of(SESSION) == 1
+        bench.engine.still = still
+        await bench.caches.before(bench.turn(prefer=first.reservation.slot))
+        assert bool(bench.engine.restored) is imported
+
+    asyncio.run(scene())
+
+
+def test_a_turn_is_saved_and_offered_with_its_label(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.engine.live = 199
+        turn = bench.turn()
+        bench.caches.occupy(turn.reservation, SESSION)
+        await bench.caches.after(turn, Usage(150, 0, 50))
+        (save,) = bench.sender.taken
+        label = ReplicaLabel(model="m", group="g", fingerprint="f", session=SESSION, turn=1, tokens=199)
+        assert (save.label, save.target, save.path.read_text()) == (label, PEER, "199")
+        assert bench.book.states("m/0")[turn.reservation.slots[0]] is SlotState.SAVING
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("usage", "target"),
+    [(Usage(50, 0, 10), PEER), (Usage(150, 0, 50), None), (Usage(150, 0, None), PEER), (Usage(), PEER)],
+    ids=["under min_tokens", "nobody to send to", "no count", "no usage"],
+)
+def test_what_does_not_pay_is_not_saved(bench: Bench, usage: Usage, target: Member | None) -> None:
+    async def scene() -> None:
+        bench.target, bench.engine.live = target, 199
+        await bench.served(bench.turn(), usage)
+        assert bench.sender.taken == []
+        assert not list((bench.folder / "engine").iterdir())
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("live", "says"), [(20, None), (900, None), (199, 150)], ids=["short", "long", "contradicts"])
+def test_a_save_of_another_session_is_not_labelled(bench: Bench, live: int, says: int | None) -> None:
+    """A count that is not the turn's is another session's cache, or half of one."""
+
+    async def scene() -> None:
+        bench.engine.live, bench.engine.says = live, says
+        await bench.served(bench.turn(), Usage(150, 0, 50))
+        assert bench.sender.taken == []
+        assert not list((bench.folder / "engine").iterdir())
+
+    asyncio.run(scene())
+
+
+def test_a_slot_taken_by_another_request_holds_the_session_no_longer(bench: Bench) -> None:
+    async def scene() -> None:
+        first = bench.turn()
+        await bench.served(first, Usage(150, 0, 50))
+        broken_off = bench.turn(prefer=first.reservation.slot)
+        bench.caches.occupy(broken_off.reservation, SESSION)
+        bench.book.release(broken_off.reservation)
+        assert bench.held() is not None, "a turn of the session itself leaves its prefix"
+        stranger = bench.turn(OTHER, prefer=first.reservation.slot)
+        bench.caches.occupy(stranger.reservation, None)
+        assert bench.held() is None
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("label", [{"group": "h"}, {"fingerprint": "e"}, {"model": "n"}])
+def test_a_replica_that_does_not_fit_is_refused(bench: Bench, label: dict[str, str]) -> None:
+    async def scene() -> None:
+        with pytest.raises(FingerprintMismatch):
+            await bench.caches.take(_sealed(bench.folder, **label), KEY)
+        assert bench.store.used == 0
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_fits_is_kept_and_its_turn_known(bench: Bench) -> None:
+    async def scene() -> None:
+        replica = await bench.caches.take(_sealed(bench.folder), KEY)
+        assert bench.store.find("m", SESSION) == replica
+        assert bench.caches.turn_of(SESSION) == 9
+
+    asyncio.run(scene())
+
+
+def test_a_node_that_shares_nothing_takes_nothing(bench: Bench) -> None:
+    async def scene() -> None:
+        alone = Caches(
+            {},
+            slotted={},
+            book=bench.book,
+            store=None,
+            sender=None,
+            control=Here(),
+            target=lambda *_: None,
+            clock=CLOCK,
+        )
+        with pytest.raises(CacheRefused):
+            await alone.take(_sealed(bench.folder), KEY)
+
+    asyncio.run(scene())
+
+
+async def _sealed(folder: Path, **label: str):  # type: ignore[no-untyped-def]  # an async iterator of bytes
+    path = folder / "outgoing"
+    path.write_text("500")
+    length, digest = measure(path)
+    labelled = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, **label}
+    header = ReplicaHeader(turn=9, tokens=500, length=length, blake3=digest, **labelled)
+    for frame in seal(KEY, header, [path.read_bytes()]):
+        yield frame
