@@ -128,8 +128,8 @@ class ReplicaStore:
         """Put the replica at `target` for an engine to read, and prove that it still is what its header says.
 
         Within one file system the target is a hard link, unless `link` is False: an engine must not save under this
-        name, and the caller unlinks it after the restore. Blocking: reads the whole file. Raises CacheRefused when it rotted or vanished -
-        then it is dropped from the store - and StoreFull when `target` cannot be written.
+        name, and the caller unlinks it after the restore. Blocking: reads the whole file. Raises CacheRefused when it
+        rotted or vanished - then it is dropped from the store - and StoreFull when `target` cannot be written.
         """
         with self.lease(replica):
             try:

@@ -277,7 +277,7 @@ class Node:
             dispatcher=self._dispatcher,
             book=self._book,
             executor=executor,
-            forwarder=Forwarder(node=node, links=mesh.links, turn_of=caches.turn_of, clock=self._clock) if mesh else None,
+            forwarder=self._forwarder(mesh, caches) if mesh else None,
             clock=self._clock,
             queue_timeout=self._config.routing.queue_timeout,
             forward_retry=self._config.routing.forward_retry,
@@ -292,6 +292,9 @@ class Node:
             clock=self._clock,
             observe=self._policy.observe,
         )
+
+    def _forwarder(self, mesh: Mesh, caches: Caches) -> Forwarder:
+        return Forwarder(node=self._config.node.name, links=mesh.links, turn_of=caches.turn_of, clock=self._clock)
 
     def _views(self, mesh: Mesh | None) -> Views:
         mode = "none" if mesh is None else "secured" if self._secret else "open"
