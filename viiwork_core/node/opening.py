@@ -272,7 +272,6 @@ class Node:
     def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims, caches: Caches) -> Inference:
         node = self._config.node.name
         entry = Entry(
-            node=node,
             router=self._router,
             dispatcher=self._dispatcher,
             book=self._book,

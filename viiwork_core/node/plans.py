@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Spec, Vendor, Wire
 from viiwork_core.engines.fleet import BackendPlan
 from viiwork_core.kvshare.caches import SharedModel
 from viiwork_core.registry.options import ResolvedModel
+
+_log = structlog.get_logger("viiwork.node")
 
 ContextFor = Callable[[str], Context]
 """Makes the services for a plugin object of that name."""
@@ -34,6 +38,8 @@ def plan(model: ResolvedModel, context_for: ContextFor, *, caches: Path, share: 
     """
     config = model.config
     engine = model.engine(model.options, context_for(model.engine.name))
+    if model.cache and not share:
+        _log.warning("kv_share is off", model=config.name, reason="caches move in a secured mesh only")
     cache = model.cache(model.options, context_for(model.engine.name)) if model.cache and share else None
     specs = [_spec(model, index, caches if cache else None) for index in range(config.backends)]
     timeout = engine.startup_timeout if config.startup_timeout is None else config.startup_timeout
