@@ -1,3 +1,5 @@
+"""The fake clock moves only when it is told to."""
+
 import pytest
 
 from viiwork_core.clock import Clock

@@ -1,3 +1,5 @@
+"""The fake model: the same words for the same prompt, and a cache that can be told from another."""
+
 from pathlib import Path
 
 import pytest

