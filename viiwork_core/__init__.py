@@ -9,7 +9,7 @@ from viiwork_core.contracts.cache import (
     SegmentKind,
     SessionRef,
 )
-from viiwork_core.contracts.capabilities import Prepares, RunsOnCpu, Versioned
+from viiwork_core.contracts.capabilities import Attaches, Prepares, RunsOnCpu, VariesWire, Versioned
 from viiwork_core.contracts.context import CommandOutput, Context, Digest, RunCommand
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.engine import (
@@ -44,6 +44,7 @@ __all__ = [
     "API_MAJOR",
     "API_MINOR",
     "Address",
+    "Attaches",
     "CacheFile",
     "CacheLimits",
     "CacheRefused",
@@ -81,6 +82,7 @@ __all__ = [
     "Spec",
     "StreamEnd",
     "UsageSource",
+    "VariesWire",
     "Vendor",
     "Versioned",
     "ViiworkError",

@@ -62,6 +62,12 @@ class MethodNotAllowed(InvalidRequest):
     status, code = 405, "method_not_allowed"
 
 
+class UnsupportedMediaType(InvalidRequest):
+    """The path takes JSON only."""
+
+    status, code = 415, "unsupported_media_type"
+
+
 class NotFound(ViiworkError):
     """No such path, model or host."""
 
@@ -84,6 +90,18 @@ class QueueFull(ViiworkError):
     """The model's queue holds routing.queue_max requests already."""
 
     status, type, code, retry = 429, "rate_limit", "queue_full", "later"
+
+
+class BodiesFull(ViiworkError):
+    """The bodies of all requests that wait or run are at api.max_inflight_bytes."""
+
+    status, type, code, retry = 429, "rate_limit", "bodies_full", "elsewhere"
+
+
+class TooManyConnections(ViiworkError):
+    """The node has api.max_connections open."""
+
+    status, type, code, retry = 503, "unavailable", "too_many_connections", "later"
 
 
 class NoFreeSlot(ViiworkError):

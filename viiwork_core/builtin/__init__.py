@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from viiwork_core import API_MAJOR, API_MINOR, Discovery, Policy, hookimpl
+from viiwork_core import API_MAJOR, API_MINOR, Discovery, Engine, Policy, hookimpl
+from viiwork_core.builtin.external import External
 from viiwork_core.builtin.policies import LeastBusy, RoundRobin
 from viiwork_core.builtin.seeds import Seeds
 
 VIIWORK_API = (API_MAJOR, API_MINOR)
+
+
+@hookimpl
+def viiwork_register_engine() -> type[Engine]:
+    return External
 
 
 @hookimpl

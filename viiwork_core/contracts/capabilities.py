@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from viiwork_core.contracts.engine import Address, Spec
+from viiwork_core.contracts.engine import Address, Engine, Spec, Wire
 
 
 class RunsOnCpu:
@@ -25,3 +25,28 @@ class Versioned(ABC):
     @abstractmethod
     async def version(self, address: Address) -> str | None:
         """At most 40 of A-Za-z0-9.+_-; None: it cannot say."""
+
+
+class Attaches(ABC):
+    """The engine starts nothing: its servers run already, here or elsewhere, and its options say where.
+
+    `launch` returns None. Such a model has a backend for each address, and no path, GPUs, arguments or environment.
+    Its servers come and go as they like: a backend whose server is away waits for it and is never given up.
+    """
+
+    @abstractmethod
+    def addresses(self) -> tuple[Address, ...]:
+        """Where the servers listen: one or more, each once. Pure; asked once, before anything else."""
+
+
+class VariesWire(ABC):
+    """The engine's options decide about facts of its Wire."""
+
+    @abstractmethod
+    def varied_wire(self) -> Wire:
+        """The Wire of this instance, in place of its class's. Pure; asked once, before anything else."""
+
+
+def wire_of(engine: Engine) -> Wire:
+    """What holds for this instance."""
+    return engine.varied_wire() if isinstance(engine, VariesWire) else engine.wire

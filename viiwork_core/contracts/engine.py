@@ -75,18 +75,31 @@ class Wire:
     drain_on_abort: bool = False
     """True: when a client leaves, the answer is read to its end instead of closing the connection."""
 
+    model: str | None = None
+    """Name to put into a request's `model` field; None: the engine answers to the mesh-wide one, or does not care.
+    An answer keeps whatever name the engine gives."""
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Request headers that the engine asks for, such as Authorization: the node's own, never a client's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where a backend listens."""
 
     host: str
+    """A name, or an IP address without brackets."""
+
     port: int
+    tls: bool = False
+    base: str = ""
+    """What stands before every path, e.g. "/gpu1" for a server behind a proxy. Without a trailing slash."""
 
     @property
     def url(self) -> str:
-        """http://HOST:PORT, without a trailing slash."""
-        return f"http://{self.host}:{self.port}"
+        """http://HOST:PORT, or https, and the base; without a trailing slash."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.base}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +186,9 @@ class Load:
     """What the engine is doing. An unknown figure is None, never zero."""
 
     slots: int
-    busy: int
+    busy: int | None
+    """Slots at work, for whomever; None: the engine has no such figure, and the core knows its own requests only."""
+
     waiting: int | None = None
     context: int | None = None
     """Smallest context of any slot, in tokens."""
@@ -194,6 +209,7 @@ class Engine(ABC):
 
     Options: ClassVar[type[PluginOptions]] = NoOptions
     wire: ClassVar[Wire]
+    """Of every instance, unless the class also is a VariesWire."""
 
     startup_timeout: ClassVar[float] = 600.0
     """Seconds from launch to ready, unless the operator says otherwise."""
@@ -212,7 +228,7 @@ class Engine(ABC):
 
     @abstractmethod
     def launch(self, spec: Spec) -> Launch | None:
-        """Say what to start for `spec`; None: there is nothing to start, the server runs already.
+        """Say what to start for `spec`; None: there is nothing to start, the server runs already (see Attaches).
 
         Pure: no I/O beyond what `Prepares.prepare` has read before. Raises ConfigError when the options and the spec
         disagree, naming the key.

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from viiwork_core.config.problems import Location, Problem, as_error, from_validation
 from viiwork_core.config.schema import Config, MeshConfig, ModelConfig
 from viiwork_core.contracts.cache import CacheTransfer
-from viiwork_core.contracts.capabilities import RunsOnCpu
+from viiwork_core.contracts.capabilities import Attaches, RunsOnCpu
 from viiwork_core.contracts.discovery import Discovery
 from viiwork_core.contracts.engine import Engine
 from viiwork_core.contracts.options import PluginOptions
@@ -27,6 +27,9 @@ _SEEDS = "seeds"
 
 _PACKAGES = {"lan": "'viiwork[mdns]'", "tailnet": "'viiwork[tailscale]'"}
 """The extra of this distribution that brings a discovery for a network, quoted for a shell."""
+
+OF_A_PROCESS = ("path", "gpus", "gpus_per_backend", "startup_timeout", "args", "env")
+"""Keys of a model that say how its processes are started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ class _Resolution:
         engine = self._found((*where, "engine"), lambda: self._registry.engine(model.engine))
         if engine is None:
             return None
-        if not model.gpus and not issubclass(engine, RunsOnCpu):
+        if issubclass(engine, Attaches):
+            self._problems += _unused(model, where)
+        elif not model.gpus and not issubclass(engine, RunsOnCpu):
             what = f"is empty, and {engine.name} does not run without a GPU"
             self._problems.append(Problem((*where, "gpus"), what, "list the indices of this model's GPUs"))
         options = self._options(engine.Options, model.block, (*where, model.engine))
@@ -149,3 +154,10 @@ class _Resolution:
         except ViiworkError as error:
             self._problems.append(Problem(where, error.message, error.remedy))
         return None
+
+
+def _unused(model: ModelConfig, where: Location) -> list[Problem]:
+    """Keys about a process, in a model whose engine starts none."""
+    given = [key for key in OF_A_PROCESS if key in model.model_fields_set]
+    what = f"has no meaning for {model.engine}, whose servers run already"
+    return [Problem((*where, key), what, "remove it") for key in given]

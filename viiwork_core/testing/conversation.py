@@ -89,9 +89,10 @@ class Talk:
 
         Raises BadAnswer for an answer that cannot be read, httpx.HTTPError for one that breaks off.
         """
-        body: dict[str, Any] = {"model": self.spec.model, "messages": list(messages), "max_tokens": max_tokens}
+        model = self.wire.model or self.spec.model
+        body: dict[str, Any] = {"model": model, "messages": list(messages), "max_tokens": max_tokens}
         body |= {"temperature": 0, "stream": stream, **extra}
-        headers = {}
+        headers = dict(self.wire.headers)
         if session is not None and self.wire.slot_field is not None:
             body[self.wire.slot_field] = session.slot
         if session is not None and self.wire.session_header is not None:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from viiwork_core.contracts.capabilities import Prepares
+from viiwork_core.contracts.capabilities import Attaches, Prepares, wire_of
 from viiwork_core.contracts.context import Context
-from viiwork_core.contracts.engine import Address, Engine, Launch, Load, Probe, Spec
+from viiwork_core.contracts.engine import Address, Engine, Launch, Load, Probe, Spec, Wire
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.testing.clauses import require
 from viiwork_core.testing.servers import READY_LIMIT
@@ -21,7 +21,7 @@ class EngineCase:
     engine: type[Engine]
     options: PluginOptions
     spec: Spec
-    """Its port is chosen by the kit."""
+    """Its port is chosen by the kit. For an engine that attaches, the options say where a server runs already."""
 
     context: Context
     ready_within: float = READY_LIMIT
@@ -31,7 +31,7 @@ class EngineCase:
     """Seconds within which the engine's load must show what was done to it."""
 
     address: Address | None = None
-    """Set by the kit for live clauses: where the engine runs, and the pid of the process it started."""
+    """Set by the kit for live clauses: where the engine runs, and the pid of the process that was started, if any."""
 
     pid: int | None = None
 
@@ -39,6 +39,16 @@ class EngineCase:
     def live(self) -> Address:
         assert self.address is not None, "a live clause needs a running engine"
         return self.address
+
+    @property
+    def wire(self) -> Wire:
+        """What holds for an instance with these options."""
+        return wire_of(self.engine(self.options, self.context))
+
+    @property
+    def attaches(self) -> bool:
+        """Whether there is nothing to start."""
+        return issubclass(self.engine, Attaches)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
@@ -68,7 +78,7 @@ def check_probe(probe: Probe, what: str) -> None:
 
 def check_load(load: Load, what: str) -> None:
     """Every figure is possible. Raises AssertionError."""
-    require(load.slots >= 0 and load.busy >= 0, f"{what}: negative figure in {load}")
+    require(load.slots >= 0 and (load.busy is None or load.busy >= 0), f"{what}: negative figure in {load}")
     require(load.waiting is None or load.waiting >= 0, f"{what}: negative figure in {load}")
     require(load.context is None or load.context > 0, f"{what}: context in {load}")
     require(all(slot.tokens is None or slot.tokens >= 0 for slot in load.each), f"{what}: negative figure in {load}")

@@ -4,16 +4,19 @@
     assert not await check_engine(case)
 
 Clauses 1 to 8 need no process. For the others the kit starts the engine once, for real, so the case's spec must name a
-model that loads here; with two slots or more all clauses have something to look at.
+model that loads here; with two slots or more all clauses have something to look at. For an engine that attaches, a
+server must run at the first of its addresses.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from viiwork_core.testing.clauses import Clause, Finding, judge
 from viiwork_core.testing.engine_case import EngineCase
-from viiwork_core.testing.servers import kit_context, launched, running
+from viiwork_core.testing.servers import attached, kit_context, launched, running
 from viiwork_core.testing.static_clauses import STATIC_CLAUSES
 from viiwork_core.testing.wire_clauses import WIRE_CLAUSES
 
@@ -28,7 +31,18 @@ async def starts(case: EngineCase) -> None:
         pass
 
 
-STARTS = Clause(9, "what launch says starts and becomes ready", starts)
+@asynccontextmanager
+async def _live(case: EngineCase) -> AsyncIterator[EngineCase]:
+    """The case with a running engine."""
+    async with case.opened() as engine:
+        if case.attaches:
+            yield replace(case, address=await attached(engine, ready_within=case.ready_within))
+            return
+        async with launched(engine, case.spec, ready_within=case.ready_within) as process:
+            yield replace(case, spec=process.spec, address=process.address, pid=process.child.pid)
+
+
+STARTS = Clause(9, "what launch says starts, or what it attaches to is there, and becomes ready", starts)
 ENGINE_CLAUSES: tuple[Clause[EngineCase], ...] = (*STATIC_CLAUSES, STARTS, *WIRE_CLAUSES)
 
 
@@ -40,8 +54,7 @@ async def check_engine(case: EngineCase) -> list[Finding]:
     findings = [one for clause in STATIC_CLAUSES for one in await judge(clause, case)]
 
     async def check_live(case: EngineCase) -> None:
-        async with case.opened() as engine, launched(engine, case.spec, ready_within=case.ready_within) as process:
-            live = replace(case, spec=process.spec, address=process.address, pid=process.child.pid)
+        async with _live(case) as live:
             for clause in WIRE_CLAUSES:
                 findings.extend(await judge(clause, live))
 

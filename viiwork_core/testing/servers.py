@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from viiwork_core.contracts.capabilities import Prepares
+from viiwork_core.contracts.capabilities import Attaches, Prepares
 from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Address, Engine, Probe, Spec
 from viiwork_core.engines.commands import Commands
@@ -67,16 +67,27 @@ async def launched(engine: Engine, spec: Spec, *, ready_within: float = READY_LI
 
 @asynccontextmanager
 async def running(engine: Engine, spec: Spec, *, ready_within: float = READY_LIMIT) -> AsyncIterator[Address]:
-    """The address of a ready process of `engine`, which ends with the block. Works for any engine."""
+    """The address of a ready server of `engine`, whose process ends with the block. Works for any engine."""
+    if isinstance(engine, Attaches):
+        yield await attached(engine, ready_within=ready_within)
+        return
     async with launched(engine, spec, ready_within=ready_within) as process:
         yield process.address
 
 
-async def _wait_ready(engine: Engine, address: Address, child: Child[LineSink], limit: float) -> None:
+async def attached(engine: Engine, *, ready_within: float = READY_LIMIT) -> Address:
+    """The first server that `engine` attaches to, when it is ready. Raises NotReady."""
+    assert isinstance(engine, Attaches), "only an engine that attaches has servers that run already"
+    address = engine.addresses()[0]
+    await _wait_ready(engine, address, None, ready_within)
+    return address
+
+
+async def _wait_ready(engine: Engine, address: Address, child: Child[LineSink] | None, limit: float) -> None:
     said = Probe(ready=False, reason="nothing listens yet")
     with anyio.move_on_after(limit):
         while not said.ready:
-            if child.returncode is not None:
+            if child is not None and child.returncode is not None:
                 raise NotReady(f"it ended with status {child.returncode}: {_tail(child)}")
             await anyio.sleep(PROBE_PAUSE)
             try:
@@ -84,7 +95,7 @@ async def _wait_ready(engine: Engine, address: Address, child: Child[LineSink], 
             except EngineUnreachable:
                 continue
         return
-    raise NotReady(f"not ready after {limit:g} s ({said.reason}): {_tail(child)}")
+    raise NotReady(f"not ready after {limit:g} s ({said.reason}): {_tail(child) if child else address.url}")
 
 
 def _tail(child: Child[LineSink]) -> str:

@@ -28,7 +28,8 @@ def hook(body: str, name: str = "viiwork_register_policy") -> str:
 def test_the_built_ins_load_like_any_plugin(load: Load) -> None:
     found = record(load(), "builtin")
     assert (found.distribution, found.state, found.api) == ("viiwork", "loaded", (1, 0))
-    assert set(found.provides) == {("policy", "least_busy"), ("policy", "round_robin"), ("discovery", "seeds")}
+    policies = {("policy", "least_busy"), ("policy", "round_robin")}
+    assert set(found.provides) == {("engine", "external"), ("discovery", "seeds"), *policies}
 
 
 def test_a_strangers_plugin_loads(install: Install, load: Load) -> None:
@@ -104,7 +105,7 @@ def test_two_plugins_of_one_name_are_both_refused(install: Install, load: Load) 
     install("one", ENGINE, distribution="dist-one")
     install("two", ENGINE.replace('"acme_cpu"', '"other_cpu"'), distribution="dist-two")
     registry = load("one", "two")
-    assert registry.names("engine") == ("acme_cpu", "other_cpu")
+    assert registry.names("engine") == ("acme_cpu", "external", "other_cpu")
     with pytest.raises(ConfigError, match=r"registered by dist-one 1.2 and dist-two 1.2"):
         registry.engine("acme")
     failed = {(found.distribution, found.provides) for found in registry.records if found.state == "failed"}

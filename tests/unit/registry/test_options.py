@@ -115,7 +115,8 @@ models:
         "models[0].acme.layers (line 13): must be a valid integer, unable to parse string as an integer",
         "models[1].gpus (line 14): is empty, and acme does not run without a GPU; "
         "list the indices of this model's GPUs",
-        "models[2].engine (line 15): no engine nope is installed (installed: acme, acme_cpu); pip install viiwork-nope",
+        "models[2].engine (line 15): no engine nope is installed (installed: acme, acme_cpu, external); "
+        "pip install viiwork-nope",
         "models[3].kv_share (line 16): acme has no cache transfer (installed: acme_cpu); "
         "did you mean acme_cpu? or pip install viiwork-acme",
     ]

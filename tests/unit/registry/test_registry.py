@@ -29,7 +29,7 @@ def test_an_unknown_name_lists_what_is_installed_and_what_to_install(install: In
     registry = load("acme")
     with pytest.raises(ConfigError) as caught:
         registry.engine("fast_one")
-    assert caught.value.message == "no engine fast_one is installed (installed: acme, acme_cpu)"
+    assert caught.value.message == "no engine fast_one is installed (installed: acme, acme_cpu, external)"
     assert caught.value.remedy == "pip install viiwork-fast-one"
     with pytest.raises(ConfigError) as caught:
         registry.engine("acne")
@@ -39,7 +39,7 @@ def test_an_unknown_name_lists_what_is_installed_and_what_to_install(install: In
 @pytest.mark.parametrize(
     ("find", "message", "remedy"),
     [
-        (lambda r: r.engine("x"), "no engine x is installed (installed: none)", "pip install viiwork-x"),
+        (lambda r: r.engine("x"), "no engine x is installed (installed: external)", "pip install viiwork-x"),
         (
             lambda r: r.discovery("x"),
             "no discovery x is installed (installed: seeds)",
