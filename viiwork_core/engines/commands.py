@@ -30,7 +30,9 @@ class Commands:
     """Runs commands for plugins; `run` is the service that Context.run_command offers."""
 
     def __init__(self, node_id: str, *, deadline: float = DEADLINE) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
+        """The process that runs them, for the mark that each carries."""
+
         self._deadline = deadline
 
     async def run(self, argv: Sequence[str]) -> CommandOutput:
@@ -39,7 +41,7 @@ class Commands:
         Raises EngineRefused when it cannot be started or is not done in time.
         """
         try:
-            child = await start_group(argv, child_environment(self._node_id), _Kept())
+            child = await start_group(argv, child_environment(self.node_id), _Kept())
         except ConfigError as error:
             raise EngineRefused(error.message, remedy=error.remedy) from error
         try:

@@ -41,11 +41,15 @@ def clean_environment(parent: Mapping[str, str] | None = None) -> dict[str, str]
 def gpu_pin(vendor: Vendor, gpus: Sequence[int]) -> dict[str, str]:
     """The variables that show a process only the cards with these host indices; no index = no card."""
     cards = ",".join(str(gpu) for gpu in gpus)
+    # Vulkan knows none of the vendors' variables: without one of its own, each backend of a Vulkan build spreads over
+    # all cards. ggml counts as the Vulkan loader lists: discrete cards first, in PCI order, so these indices are right
+    # where all cards have one vendor and one Vulkan driver. On other machines models[].env says better.
+    vulkan = {"GGML_VK_VISIBLE_DEVICES": cards}
     if vendor is Vendor.NVIDIA:
         # Without the order the runtime counts by speed, and the index means another card than on the host.
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": cards}
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": cards, **vulkan}
     if vendor is Vendor.AMD:
-        return {"ROCR_VISIBLE_DEVICES": cards}
+        return {"ROCR_VISIBLE_DEVICES": cards, **vulkan}
     return {}
 
 

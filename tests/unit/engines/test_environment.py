@@ -36,13 +36,18 @@ def test_the_last_layer_wins_and_the_marker_is_ours() -> None:
     }
 
 
-def test_cards_are_pinned_by_the_vendors_own_variable() -> None:
-    assert gpu_pin(Vendor.NVIDIA, (0, 2)) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0,2"}
-    assert gpu_pin(Vendor.AMD, (1,)) == {"ROCR_VISIBLE_DEVICES": "1"}
+def test_cards_are_pinned_by_the_vendors_variable_and_by_that_of_vulkan_builds() -> None:
+    assert gpu_pin(Vendor.NVIDIA, (0, 2)) == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "0,2",
+        "GGML_VK_VISIBLE_DEVICES": "0,2",
+    }
+    assert gpu_pin(Vendor.AMD, (1,)) == {"ROCR_VISIBLE_DEVICES": "1", "GGML_VK_VISIBLE_DEVICES": "1"}
     assert gpu_pin(Vendor.APPLE, (0,)) == {}
     assert gpu_pin(Vendor.NONE, ()) == {}
 
 
 def test_a_backend_without_cards_sees_none() -> None:
     assert gpu_pin(Vendor.NVIDIA, ())["CUDA_VISIBLE_DEVICES"] == ""
+    assert gpu_pin(Vendor.NVIDIA, ())["GGML_VK_VISIBLE_DEVICES"] == ""
     assert gpu_pin(Vendor.AMD, ())["ROCR_VISIBLE_DEVICES"] == ""
