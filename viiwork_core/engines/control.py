@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +20,9 @@ class ControlLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._roots: set[Coroutine[Any, Any, Any]] = set()
+        """What was started from outside. Everything else was started by one of these."""
+
         self._thread = threading.Thread(target=self._run, name="viiwork-control", daemon=True)
 
     def _run(self) -> None:
@@ -38,13 +41,13 @@ class ControlLoop:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
 
     def start(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         """Run `work` there until it ends or the loop does. From any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self._begin(work)
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await what `make` returns there, and return or raise as it does. Cancelling the wait cancels the work."""
@@ -52,11 +55,23 @@ class ControlLoop:
         async def work() -> T:
             return await make()
 
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+        return await asyncio.wrap_future(self._begin(work()))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        self._roots.add(work)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(lambda _: self._roots.discard(work))
+        return future
+
+    async def _cancel_all(self) -> None:
+        # The roots end what they have started in their own order. Cancelled by itself, a child that has not run yet
+        # would never await what it was made for.
+        await _cancel([task for task in asyncio.all_tasks() if task.get_coro() in self._roots])
+        await _cancel(asyncio.all_tasks())
 
 
-async def _cancel_all() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
+async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*others, return_exceptions=True)

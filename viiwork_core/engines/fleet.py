@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from viiwork_core.clock import Clock
-from viiwork_core.engines.calls import CacheCalls, EngineCalls, told
+from viiwork_core.engines.berth import Berth, Harbour
+from viiwork_core.engines.drains import Drains
 from viiwork_core.engines.gate import LoadGate
 from viiwork_core.engines.health import HealthSettings
 from viiwork_core.engines.lifeline import Sitter
+from viiwork_core.engines.opened import Opened
 from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.states import BackendView
-from viiwork_core.engines.supervisor import Supervisor
-from viiwork_core.errors import ViiworkError
 
 __all__ = ["BackendPlan", "Fleet", "HealthSettings"]
 
-_log = structlog.get_logger("viiwork.engines")
+
+async def _always(backend_id: str) -> bool:
+    del backend_id
+    return True
+
+
+def _nobody(backend_id: str) -> None:
+    del backend_id
 
 
 class Fleet:
-    """Runs the backends of `plans`. `publish` is called on the control loop with each change of a backend."""
+    """Runs the backends of `plans`.
+
+    `publish` is called on the control loop with each change of a backend, `forget` with the id of one that is gone for
+    good, after its last change. `idle` says whether no request runs on a backend.
+    """
 
     def __init__(
         self,
@@ -36,34 +46,83 @@ class Fleet:
         node_id: str,
         clock: Clock,
         publish: Callable[[BackendView], None],
+        forget: Callable[[str], None] = _nobody,
+        idle: Callable[[str], Awaitable[bool]] = _always,
     ) -> None:
+        self._plans = tuple(plans)
+        self._parked: frozenset[str] = frozenset()
         self._health = health
         self._node_id = node_id
         self._clock = clock
         self._publish = publish
-        # Round robin over the models: each has one backend before any has two. The sort keeps the models' order.
-        self._plans = sorted(plans, key=lambda plan: plan.spec.index)
-        engines = {id(plan.engine): plan.engine for plan in plans}
-        caches = {id(plan.cache): plan.cache for plan in plans if plan.cache is not None}
-        self._engines = {key: EngineCalls(one, clock=clock, timeout=health.timeout) for key, one in engines.items()}
-        self._caches = {key: CacheCalls(one, clock=clock) for key, one in caches.items()}
-        self._supervisors: dict[str, Supervisor] = {}
+        self._forget = forget
+        self._idle = idle
+        self._berths: dict[str, Berth] = {}
+        self._incarnations: dict[str, int] = {}
+        """Of backends that are gone: one that comes back under the same id counts on."""
+
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: TaskGroup | None = None
+        self._harbour: Harbour | None = None
 
     async def run(self) -> None:
         """Run until cancelled; then all backends are ended, at the same time, within 15 s.
 
-        Opens each distinct engine and cache transfer first and closes it last. Backends whose engine cannot be opened
-        are dead with the reason; a cache transfer that cannot be opened costs only the sharing.
+        Engines and cache transfers are opened before their first backend and closed after their last. Backends whose
+        engine cannot be opened are dead with the reason; a cache transfer that cannot be opened costs only the sharing.
         """
-        async with Sitter(self._node_id) as sitter, self._opened() as failures:
+        async with Sitter(self._node_id) as sitter:
             self._loop = asyncio.get_running_loop()
             try:
-                async with anyio.create_task_group() as tasks:
-                    self._start(tasks, sitter, failures)
+                async with anyio.create_task_group() as self._tasks:
+                    self._harbour = self._make_harbour(sitter)
+                    self._arrange()
                     await anyio.sleep_forever()
             finally:
-                self._loop = None
+                self._loop = self._tasks = self._harbour = None
+
+    def _make_harbour(self, sitter: Sitter) -> Harbour:
+        return Harbour(
+            sitter=sitter,
+            gate=LoadGate(),
+            drains=Drains(),
+            opened=Opened(clock=self._clock, timeout=self._health.timeout),
+            health=self._health,
+            node_id=self._node_id,
+            clock=self._clock,
+            publish=self._publish,
+            idle=self._idle,
+        )
+
+    async def apply(self, plans: Sequence[BackendPlan], parked: Collection[str] = ()) -> None:
+        """Run these plans from now on, the models named in `parked` excepted. Returns at once. On the control loop.
+
+        A backend whose plan is the same keeps its process. One whose plan is gone, differs or is parked takes no new
+        requests, is given health.respawn_grace for those that run, and ends. What starts waits for such ends.
+        """
+        self._plans, self._parked = tuple(plans), frozenset(parked)
+        if self._tasks is not None:
+            self._arrange()
+
+    def _arrange(self) -> None:
+        assert self._harbour is not None
+        assert self._tasks is not None
+        # Round robin over the models: each has one backend before any has two. The sort keeps the models' order.
+        wanted = {plan.id: plan for plan in sorted(self._plans, key=lambda plan: plan.spec.index)}
+        # Those that are there come first: what is new waits for those that drain.
+        for backend_id, berth in self._berths.items():
+            plan = wanted.pop(backend_id, None)
+            berth.want(plan, parked=plan is not None and plan.spec.model in self._parked)
+        for backend_id, plan in wanted.items():
+            known, parked = self._incarnations.get(backend_id, 0), plan.spec.model in self._parked
+            berth = self._berths[backend_id] = Berth(plan, self._harbour, parked=parked, incarnation=known)
+            self._tasks.start_soon(self._moored, backend_id, berth)
+
+    async def _moored(self, backend_id: str, berth: Berth) -> None:
+        await berth.run()
+        del self._berths[backend_id]
+        self._incarnations[backend_id] = berth.incarnation
+        self._forget(backend_id)
 
     def poke(self, backend_id: str) -> None:
         """Probe the backend and ask for its load now. From any thread; an unknown id, or no running fleet: nothing."""
@@ -73,51 +132,6 @@ class Fleet:
                 loop.call_soon_threadsafe(self._poke, backend_id)
 
     def _poke(self, backend_id: str) -> None:
-        supervisor = self._supervisors.get(backend_id)
-        if supervisor is not None:
-            supervisor.poke()
-
-    def _start(self, tasks: TaskGroup, sitter: Sitter, failures: Mapping[int, str]) -> None:
-        gate = LoadGate(len(self._plans))
-        for position, plan in enumerate(self._plans):
-            supervisor = self._supervisors[plan.id] = self._supervisor(plan, failures)
-            tasks.start_soon(supervisor.run, sitter, gate, position)
-
-    def _supervisor(self, plan: BackendPlan, failures: Mapping[int, str]) -> Supervisor:
-        return Supervisor(
-            plan,
-            self._engines[id(plan.engine)],
-            None if id(plan.cache) in failures else self._caches.get(id(plan.cache)),
-            health=self._health,
-            node_id=self._node_id,
-            clock=self._clock,
-            publish=self._publish,
-            refused=failures.get(id(plan.engine), ""),
-        )
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[dict[int, str]]:
-        """Yields why what could not be opened, by the object's id."""
-        opened: list[EngineCalls | CacheCalls] = []
-        failures: dict[int, str] = {}
-        try:
-            everything: dict[int, EngineCalls | CacheCalls] = {**self._engines, **self._caches}
-            for key, calls in everything.items():
-                try:
-                    await calls.open()
-                    opened.append(calls)
-                except ViiworkError as error:
-                    failures[key] = told(error)
-                    _log.error("a plugin cannot be opened", plugin=calls.name, reason=failures[key])
-            yield failures
-        finally:
-            with anyio.CancelScope(shield=True):
-                for calls in reversed(opened):
-                    await _close(calls)
-
-
-async def _close(calls: EngineCalls | CacheCalls) -> None:
-    try:
-        await calls.close()
-    except ViiworkError as error:
-        _log.warning("a plugin did not close", plugin=calls.name, reason=told(error))
+        berth = self._berths.get(backend_id)
+        if berth is not None:
+            berth.poke()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from viiwork_core.contracts.cache import CacheTransfer
-from viiwork_core.contracts.engine import Engine, Spec
+from viiwork_core.contracts.engine import Address, Engine, Spec
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class BackendPlan:
     engine: Engine
     cache: CacheTransfer | None
     startup_timeout: float
+    address: Address | None = None
+    """Where a server that runs already listens; None: at `spec.host` and the port."""
 
     @property
     def id(self) -> str:

@@ -170,7 +170,9 @@ async def start_process(
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         # A start cannot be taken back half way: asyncio would wait for ever for a child that it no longer watches.
-        await _undo(starting)
+        # A scope that was cancelled goes on cancelling what is awaited in it.
+        with anyio.CancelScope(shield=True):
+            await _undo(starting)
         raise
     except (FileNotFoundError, PermissionError, NotADirectoryError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

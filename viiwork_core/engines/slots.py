@@ -7,7 +7,7 @@ change of a slot changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -19,6 +19,9 @@ WEDGED_AFTER = 30.0
 """Seconds that an aborted slot may stay busy in the engine before it counts as wedged; llama-server frees one within
 13 ms, and its slowest way out is the 30 s ping of a dead client."""
 
+BLIND_AFTER = 10.0
+"""Seconds after which an aborted slot opens all the same if the engine, healthy otherwise, never tells its load."""
+
 
 class SlotState(StrEnum):
     """A slot is free, or inside a reservation in one of the others."""
@@ -29,10 +32,13 @@ class SlotState(StrEnum):
     SAVING = "saving"
     RESTORING = "restoring"
     ABORTING = "aborting"
-    """The client left and the engine has not said yet that it is idle. Belongs to no reservation any more."""
+    """A request ended early and the engine has not said yet that it is idle. Belongs to no reservation any more."""
 
     WEDGED = "wedged"
     """As aborting, for too long."""
+
+
+_ABORTED = (SlotState.ABORTING, SlotState.WEDGED)
 
 
 @dataclass(slots=True)
@@ -48,19 +54,67 @@ class _Slot:
     def open(self) -> bool:
         return self.state is SlotState.FREE and not self.foreign
 
+    @property
+    def held(self) -> bool:
+        """Whether a reservation has it."""
+        return self.state is not SlotState.FREE and self.state not in _ABORTED
+
 
 @dataclass(slots=True)
 class _Backend:
     view: BackendView
     slots: list[_Slot] = field(default_factory=list)
+    """Those that the engine has, by number, and beyond them those that a reservation still holds. Changed through the
+    methods only, which keep the counts."""
+
     unnamed_foreign: int = 0
     """Requests of others in an engine that does not name its slots."""
 
+    open: int = 0
+    aborted: int = 0
+
+    doubted_at: float | None = None
+    """When it failed a request before its answer; None: not since the engine told its load."""
+
     @property
     def free(self) -> int:
-        if self.view.state is not BackendState.HEALTHY:
+        if self.view.state is not BackendState.HEALTHY or self.doubted_at is not None:
             return 0
-        return max(0, sum(slot.open for slot in self.slots) - self.unnamed_foreign)
+        return max(0, self.open - self.unnamed_foreign)
+
+    def set(self, slot: _Slot, state: SlotState, *, at: float | None = None) -> None:
+        """`at`: when it changed; None: it only has another name now."""
+        self._count(slot, -1)
+        slot.state = state
+        slot.changed_at = slot.changed_at if at is None else at
+        self._count(slot, 1)
+
+    def close(self, slot: _Slot, *, foreign: bool) -> None:
+        """Whether the engine uses the slot for somebody else."""
+        self._count(slot, -1)
+        slot.foreign = foreign
+        self._count(slot, 1)
+
+    def _count(self, slot: _Slot, by: int) -> None:
+        self.open += by * slot.open
+        self.aborted += by * (slot.state in _ABORTED)
+
+    def heard_of(self, slot: _Slot) -> bool:
+        """Whether the engine has told its load since the slot changed."""
+        return self.view.load_asked_at is not None and self.view.load_asked_at > slot.changed_at
+
+    def resize(self) -> None:
+        """Follow the engine's number of slots; one that it has no more stays only while somebody holds it."""
+        want = self.view.slots
+        if len(self.slots) == want and (not want or self.slots[-1].id == want - 1):
+            return
+        have = {slot.id for slot in self.slots}
+        self.slots = [slot for slot in self.slots if slot.id < want or slot.held]
+        self.slots += [_Slot(number) for number in range(want) if number not in have]
+        self.slots.sort(key=lambda slot: slot.id)
+        self.open = self.aborted = 0
+        for slot in self.slots:
+            self._count(slot, 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,9 +126,6 @@ class Reservation:
     incarnation: int
     address: Address
     slots: tuple[int, ...]
-    parallel: int
-    """Slots that the backend has."""
-
     released: bool = False
 
     @property
@@ -105,44 +156,80 @@ class SlotBook:
     def see(self, view: BackendView) -> None:
         """Take in a supervisor's newest view. A new incarnation voids all reservations of the one before."""
         known = self._backends.get(view.id)
+        if known is not None and view.incarnation < known.view.incarnation:
+            return
         if known is None or known.view.incarnation != view.incarnation:
             known = self._backends[view.id] = _Backend(view)
         known.view = view
-        self._resize(known)
-        if view.load is not None and view.load_asked_at is not None:
-            self._hear(known, view.load, view.load_asked_at)
+        known.resize()
+        if view.load is None or view.load_asked_at is None:
+            return
+        if known.doubted_at is not None and view.load_asked_at > known.doubted_at:
+            known.doubted_at = None
+        if view.load.each:
+            self._hear_each(known, view.load, view.load_asked_at)
+        elif view.load.busy is not None:
+            self._hear_count(known, view.load.busy, view.load_asked_at)
+        else:
+            self._hear_nothing(known)
 
-    @staticmethod
-    def _resize(backend: _Backend) -> None:
-        have, want = len(backend.slots), backend.view.slots
-        backend.slots.extend(_Slot(number) for number in range(have, want))
-        while len(backend.slots) > want and backend.slots[-1].open:
-            backend.slots.pop()
-
-    def _hear(self, backend: _Backend, load: Load, asked_at: float) -> None:
-        busy = {slot.id for slot in load.each if slot.busy}
-        ours = sum(slot.state not in (SlotState.FREE, SlotState.ABORTING, SlotState.WEDGED) for slot in backend.slots)
+    def _hear_each(self, backend: _Backend, load: Load, asked_at: float) -> None:
+        """A report slot by slot. It says nothing about a slot that has changed since, or that it leaves out."""
+        backend.unnamed_foreign = 0
+        said = {slot.id: slot.busy for slot in load.each}
         for slot in backend.slots:
-            if asked_at <= slot.changed_at:
+            if asked_at <= slot.changed_at or slot.id not in said:
                 continue
-            occupied = slot.id in busy if load.each else load.busy > ours
             if slot.state is SlotState.FREE:
-                slot.foreign = bool(load.each) and occupied
-            elif slot.state in (SlotState.ABORTING, SlotState.WEDGED):
-                self._follow_abort(slot, occupied)
-        settled = all(asked_at > slot.changed_at for slot in backend.slots)
-        if settled and not load.each:
-            taken = sum(slot.state is not SlotState.FREE for slot in backend.slots)
-            backend.unnamed_foreign = max(0, load.busy - taken)
+                backend.close(slot, foreign=said[slot.id])
+            elif slot.state in _ABORTED:
+                self._follow_abort(backend, slot, asked_at, busy=said[slot.id])
 
-    def _follow_abort(self, slot: _Slot, occupied: bool) -> None:
-        if not occupied:
-            self._set(slot, SlotState.FREE)
-        elif self._clock.monotonic() - slot.changed_at > WEDGED_AFTER:
-            slot.state = SlotState.WEDGED
+    def _hear_nothing(self, backend: _Backend) -> None:
+        """An engine without figures: what runs is what this node has sent it and not taken back."""
+        backend.unnamed_foreign = 0
+        for slot in backend.slots:
+            backend.close(slot, foreign=False)
+            if slot.state in _ABORTED:
+                backend.set(slot, SlotState.FREE, at=self._clock.monotonic())
 
-    def _set(self, slot: _Slot, state: SlotState) -> None:
-        slot.state, slot.changed_at = state, self._clock.monotonic()
+    def _hear_count(self, backend: _Backend, busy: int, asked_at: float) -> None:
+        """A bare number of busy slots. Which they are follows from the book, so it must have stood still since."""
+        if any(asked_at <= slot.changed_at for slot in backend.slots):
+            return
+        aborted = sorted((s for s in backend.slots if s.state in _ABORTED), key=lambda s: (s.changed_at, s.id))
+        others = busy - sum(slot.state is SlotState.RUNNING for slot in backend.slots)
+        for behind, slot in enumerate(reversed(aborted), start=1):
+            self._follow_abort(backend, slot, asked_at, busy=behind <= others)
+        taken = sum(slot.state is not SlotState.FREE for slot in backend.slots)
+        backend.unnamed_foreign = max(0, busy - taken)
+        for slot in backend.slots:
+            backend.close(slot, foreign=False)
+
+    def _follow_abort(self, backend: _Backend, slot: _Slot, asked_at: float, *, busy: bool) -> None:
+        if not busy:
+            backend.set(slot, SlotState.FREE, at=self._clock.monotonic())
+        elif asked_at - slot.changed_at > WEDGED_AFTER:
+            backend.set(slot, SlotState.WEDGED)
+
+    def doubt(self, backend_id: str) -> None:
+        """The backend failed a request before its answer: nothing more goes there until the engine has told its load.
+
+        Its supervisor learns of a dead engine a moment later than the request does, and a retry must not meet it
+        again.
+        """
+        backend = self._backends.get(backend_id)
+        if backend is not None:
+            backend.doubted_at = self._clock.monotonic()
+
+    def forget(self, backend_id: str) -> None:
+        """The backend is gone for good; what is still reserved there is void."""
+        self._backends.pop(backend_id, None)
+
+    def idle(self, backend_id: str) -> bool:
+        """Whether no reservation holds a slot of the backend."""
+        backend = self._backends.get(backend_id)
+        return backend is None or not any(slot.held for slot in backend.slots)
 
     def views(self) -> tuple[BackendView, ...]:
         """Every backend as last seen, in the order in which they appeared."""
@@ -152,20 +239,37 @@ class SlotBook:
         """A backend as last seen. KeyError for one that was never seen."""
         return self._backends[backend_id].view
 
+    def find(self, backend_id: str) -> BackendView | None:
+        """A backend as last seen; None: it was never seen, or is forgotten."""
+        backend = self._backends.get(backend_id)
+        return None if backend is None else backend.view
+
     def states(self, backend_id: str) -> tuple[SlotState, ...]:
         """The state of each slot of a backend."""
         return tuple(slot.state for slot in self._backends[backend_id].slots)
 
     def _of(self, model: str) -> Iterator[_Backend]:
-        return (backend for backend in self._backends.values() if backend.view.model == model)
+        for backend in self._backends.values():
+            if backend.view.model == model:
+                if backend.aborted or backend.doubted_at is not None:
+                    self._open_unheard(backend)
+                yield backend
+
+    def _open_unheard(self, backend: _Backend) -> None:
+        now = self._clock.monotonic()
+        if backend.doubted_at is not None and backend.doubted_at < now - BLIND_AFTER:
+            backend.doubted_at = None
+        for slot in backend.slots:
+            if slot.state in _ABORTED and slot.changed_at < now - BLIND_AFTER and not backend.heard_of(slot):
+                backend.set(slot, SlotState.FREE, at=now)
 
     def open_backends(self, model: str, weight: int = 1) -> tuple[tuple[BackendView, int], ...]:
         """The healthy backends of `model` with room for `weight` slots, each with its number of free ones."""
-        return tuple((backend.view, backend.free) for backend in self._of(model) if backend.free >= weight)
+        return tuple((backend.view, free) for backend in self._of(model) if (free := backend.free) >= weight)
 
     def room(self, model: str) -> Room | None:
-        """Sums over the model's healthy backends; None: this node has no backend of that model."""
-        known = list(self._of(model))
+        """Sums over the model's healthy backends; None: this node has no backend of that model, or none that stays."""
+        known = [backend for backend in self._of(model) if not backend.view.leaving]
         if not known:
             return None
         healthy = [backend for backend in known if backend.view.state is BackendState.HEALTHY]
@@ -183,28 +287,37 @@ class SlotBook:
         if backend is None or backend.free < weight or backend.view.address is None:
             return None
         choice = sorted((s for s in backend.slots if s.open), key=lambda s: (s.id != prefer, s.used_at, s.id))[:weight]
+        now = self._clock.monotonic()
         for slot in choice:
-            self._set(slot, SlotState.RESERVED)
+            backend.set(slot, SlotState.RESERVED, at=now)
         view, ids = backend.view, tuple(slot.id for slot in choice)
-        return Reservation(view.id, view.model, view.incarnation, backend.view.address, ids, len(backend.slots))
+        return Reservation(view.id, view.model, view.incarnation, backend.view.address, ids)
 
-    def _held(self, reservation: Reservation) -> Sequence[_Slot]:
+    def _held(self, reservation: Reservation) -> tuple[_Backend, list[_Slot]] | None:
         backend = self._backends.get(reservation.backend)
         if reservation.released or backend is None or backend.view.incarnation != reservation.incarnation:
-            return ()
-        return [slot for slot in backend.slots if slot.id in reservation.slots]
+            return None
+        return backend, [slot for slot in backend.slots if slot.id in reservation.slots]
 
     def enter(self, reservation: Reservation, state: SlotState) -> None:
         """Say what a reservation's slots are doing: running, saving or restoring."""
-        for slot in self._held(reservation):
-            self._set(slot, state)
+        if held := self._held(reservation):
+            backend, slots = held
+            now = self._clock.monotonic()
+            for slot in slots:
+                backend.set(slot, state, at=now)
 
     def release(self, reservation: Reservation, *, aborted: bool = False) -> None:
         """Give a reservation back. The second call does nothing.
 
-        `aborted`: the engine may still be at work, so its slots open only once it says that it is idle.
+        `aborted`: the engine may still be at work, so its slots open only once it says that it is idle, or after
+        BLIND_AFTER where it says nothing.
         """
-        for slot in self._held(reservation):
-            self._set(slot, SlotState.ABORTING if aborted else SlotState.FREE)
-            slot.used_at = slot.changed_at
+        if held := self._held(reservation):
+            backend, slots = held
+            now = self._clock.monotonic()
+            for slot in slots:
+                backend.set(slot, SlotState.ABORTING if aborted else SlotState.FREE, at=now)
+                slot.used_at = now
+            backend.resize()
         reservation.released = True

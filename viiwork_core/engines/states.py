@@ -9,18 +9,27 @@ from viiwork_core.contracts.engine import Address, Load, Phase
 
 
 class BackendState(StrEnum):
-    """starting -> healthy <-> unhealthy -> starting (a respawn) | dead; stopped after a wanted end."""
+    """starting -> healthy <-> unhealthy -> starting (a respawn) | dead.
+
+    A wanted end: draining -> stopped, and then parked, starting again with another plan, or gone altogether.
+    """
 
     STARTING = "starting"
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     DEAD = "dead"
+    DRAINING = "draining"
+    """Takes no new requests; those that run may finish."""
+
     STOPPED = "stopped"
+    PARKED = "parked"
+    """Taken down by the operator, until told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendView:
-    """One backend at one moment. Only its supervisor makes these; everyone else reads them."""
+    """One backend at one moment. Only its supervisor makes these, and its berth while it is parked; everyone else
+    reads them."""
 
     id: str
     """MODEL/N"""
@@ -52,3 +61,11 @@ class BackendView:
     respawns: int = 0
     since: float = 0.0
     """Monotonic time of the last change of state."""
+
+    goal: BackendState | None = None
+    """What becomes of it, once it drains: parked, stopped for good, or starting with another plan. Else None."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it drains or has ended, and does not come back by itself: nobody should wait for it."""
+        return self.goal in (BackendState.PARKED, BackendState.STOPPED)

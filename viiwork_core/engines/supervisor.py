@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from viiwork_core.engines.health import HealthSettings, Ladder, Verdict
 from viiwork_core.engines.listener import Holder, Listener, free_port, listener, taken
 from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.process import Child, LineSink, Sits, epitaph, spawn
+from viiwork_core.engines.run import Run
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.errors import EngineRefused, EngineUnreachable, PluginError, ViiworkError
 
@@ -27,38 +28,19 @@ _log = structlog.get_logger("viiwork.engines")
 
 _STARTING_PROBE = 1.0
 _LOAD_POLL = 1.0
+_SOON = 0.05
+"""First pause between the probes of a start: a small model loads in 0.1 s. Each pause that follows is twice as long,
+up to the usual one."""
 _END_BUDGET = 15.0
 
 _NO_PROBE = "a backend cannot be probed"
 _NO_LOAD = "a backend does not tell its load"
 
 
-@dataclass
-class _Run:
-    """One launch and how it ended."""
-
-    spec: Spec
-    child: Child[LineSink] | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    reason: str = ""
-    by_itself: bool = False
-    hopeless: bool = False
-
-    @property
-    def address(self) -> Address:
-        return Address(self.spec.host, self.spec.port)
-
-    def end(self, reason: str, *, by_itself: bool = False, hopeless: bool = False) -> None:
-        """The first reason stands. `hopeless`: another launch would end the same way."""
-        if not self.reason:
-            self.reason, self.by_itself, self.hopeless = reason, by_itself, hopeless
-        self.scope.cancel()
-
-
 class Supervisor:
     """Runs one backend. Everything happens on the control loop.
 
-    `refused`: why the backend is dead from the start.
+    `incarnation`: how often the backend was launched before. `refused`: why it is dead from the start.
     """
 
     def __init__(
@@ -71,6 +53,7 @@ class Supervisor:
         node_id: str,
         clock: Clock,
         publish: Callable[[BackendView], None],
+        incarnation: int = 0,
         refused: str = "",
     ) -> None:
         self._plan = plan
@@ -91,7 +74,7 @@ class Supervisor:
             spec.model,
             engine.name,
             BackendState.STARTING,
-            incarnation=0,
+            incarnation=incarnation,
             slots=spec.parallel,
             phase=Phase.QUEUED,
             since=clock.monotonic(),
@@ -106,6 +89,11 @@ class Supervisor:
         """Probe and ask for the load now instead of at the next turn."""
         self._probe_bell.ring()
         self._load_bell.ring()
+
+    def drain(self, goal: BackendState) -> None:
+        """Take no new requests from now on, and start nothing again. Whoever drains cancels `run` in the end, and
+        says with `goal` what is to become of the backend then."""
+        self._set(state=BackendState.DRAINING, goal=goal)
 
     async def run(self, sitter: Sits, gate: LoadGate, position: int) -> None:
         """Run the backend until it is dead, or until cancelled. Never raises anything but the cancellation: a fault
@@ -148,13 +136,16 @@ class Supervisor:
             return True
 
     async def _launches(self, sitter: Sits, loaded: Callable[[], None]) -> None:
-        while True:
-            run = _Run(self._placed())
+        while not self._drains():
+            spec = self._placed()
+            run = Run(spec, self._plan.address or Address(spec.host, spec.port))
             try:
                 await self._launch(run, sitter, loaded)
             except (EngineRefused, EngineUnreachable) as error:
                 run.end(told(error))
             loaded()
+            if self._drains():
+                break
             verdict = Verdict.DEAD if run.hopeless else self._ladder.ended(self._now(), by_itself=run.by_itself)
             if verdict is Verdict.DEAD:
                 self._die(run.reason)
@@ -163,8 +154,9 @@ class Supervisor:
             respawns = self._view.respawns + (verdict is Verdict.RESPAWN)
             self._set(state=BackendState.STARTING, phase=Phase.QUEUED, reason=run.reason, respawns=respawns, **_GONE)
             await anyio.sleep(self._ladder.delay)
+        self._set(phase=None, **_GONE)
 
-    async def _launch(self, run: _Run, sitter: Sits, loaded: Callable[[], None]) -> None:
+    async def _launch(self, run: Run, sitter: Sits, loaded: Callable[[], None]) -> None:
         self._ladder.launched(self._now())
         launch = await self._engine.launch(run.spec)
         if launch is not None:
@@ -182,7 +174,7 @@ class Supervisor:
             if run.child is not None:
                 await _end(run.child)
 
-    async def _start(self, run: _Run, launch: Launch, sitter: Sits) -> None:
+    async def _start(self, run: Run, launch: Launch, sitter: Sits) -> None:
         if run.spec.cache_dir is not None:
             await empty_private_folder(run.spec.cache_dir)
         pin = gpu_pin(run.spec.vendor, run.spec.gpus)
@@ -190,7 +182,7 @@ class Supervisor:
         self._ladder.launched(self._now())
         run.child = await spawn(launch, env=env, backend_id=self._plan.id, sitter=sitter)
 
-    def _launched(self, run: _Run) -> None:
+    def _launched(self, run: Run) -> None:
         self._set(
             state=BackendState.STARTING,
             incarnation=self._view.incarnation + 1,
@@ -200,7 +192,7 @@ class Supervisor:
             slots=run.spec.parallel,
         )
 
-    async def _live(self, run: _Run, loaded: Callable[[], None]) -> None:
+    async def _live(self, run: Run, loaded: Callable[[], None]) -> None:
         with run.scope:
             async with anyio.create_task_group() as tasks:
                 if run.child is not None:
@@ -214,19 +206,21 @@ class Supervisor:
         if self._view.state is BackendState.HEALTHY:
             self._set(state=BackendState.UNHEALTHY, reason=run.reason)
 
-    async def _watch_exit(self, run: _Run, child: Child[LineSink]) -> None:
+    async def _watch_exit(self, run: Run, child: Child[LineSink]) -> None:
         await child.wait()
         run.end(epitaph(child), by_itself=True)
 
-    async def _until_ready(self, run: _Run) -> None:
+    async def _until_ready(self, run: Run) -> None:
+        pause = _SOON
         while not await self._ready(run):
             if run.child is not None and self._ladder.patience_over(self._now()):
                 heard = f"; last heard: {self._view.reason}" if self._view.reason else ""
                 run.end(f"not ready within {self._plan.startup_timeout:g} s{heard}")
-            await self._probe_bell.wait(_STARTING_PROBE)
+            await self._probe_bell.wait(pause)
+            pause = min(2 * pause, _STARTING_PROBE)
         self._passed()
 
-    async def _ready(self, run: _Run) -> bool:
+    async def _ready(self, run: Run) -> bool:
         if run.child is not None:
             found = await listener(run.spec.port, run.child.pid)
             if found.holder is Holder.STRANGER:
@@ -242,7 +236,7 @@ class Supervisor:
         self._set(phase=probe.phase, progress=probe.progress, reason=probe.reason)
         return probe.ready
 
-    async def _watch_health(self, run: _Run) -> None:
+    async def _watch_health(self, run: Run) -> None:
         while True:
             poked = await self._probe_bell.wait(self._health.interval)
             try:
@@ -263,17 +257,20 @@ class Supervisor:
         self._ladder.passed(self._now())
         self._set(state=BackendState.HEALTHY, phase=None, progress=None, reason=None)
 
-    def _failed(self, run: _Run, reason: str, *, counts: bool, lost: bool) -> None:
+    def _failed(self, run: Run, reason: str, *, counts: bool, lost: bool) -> None:
         """No new work at the first failure, since requests would wait in vain; the process gets max_failures."""
-        if run.child is None and lost and self._view.state is BackendState.HEALTHY:
+        load = self._view.load
+        counts_itself = load is None or load.busy is not None
+        if run.child is None and lost and counts_itself and self._view.state is BackendState.HEALTHY:
             # A server that is not ours may have restarted while it was away: what its slots held is gone.
+            # Where only the book counts what runs, it must go on counting: what a restart has cut is released anyway.
             self._set(incarnation=self._view.incarnation + 1, load=None, load_asked_at=None)
         self._set(state=BackendState.UNHEALTHY, reason=reason)
-        busy = self._view.load is not None and self._view.load.busy > 0
+        busy = load is not None and bool(load.busy)
         if self._ladder.failed(self._now(), counts=counts, busy=busy) and run.child is not None:
             run.end(f"given up after {self._health.max_failures} failed probes: {reason}")
 
-    async def _watch_load(self, run: _Run) -> None:
+    async def _watch_load(self, run: Run) -> None:
         while True:
             asked_at = self._now()
             try:
@@ -291,7 +288,7 @@ class Supervisor:
             _log.warning(what, backend=self._plan.id, reason=told(error))
         self._complaints.add(what)
 
-    async def _learn_fingerprint(self, run: _Run, cache: CacheCalls) -> None:
+    async def _learn_fingerprint(self, run: Run, cache: CacheCalls) -> None:
         try:
             self._set(fingerprint=await cache.fingerprint(run.spec, run.address))
         except ViiworkError as error:
@@ -299,7 +296,7 @@ class Supervisor:
 
     def _placed(self) -> Spec:
         spec = self._plan.spec
-        return spec if spec.port else replace(spec, port=free_port())
+        return spec if spec.port or self._plan.address else replace(spec, port=free_port())
 
     def _die(self, reason: str) -> None:
         _log.error("a backend is dead", backend=self._plan.id, reason=reason)
@@ -307,15 +304,23 @@ class Supervisor:
 
     def _set(self, **changes: Any) -> None:
         view = replace(self._view, **changes)
+        if view.goal is not None and view.state in _SERVING:
+            view = replace(view, state=BackendState.DRAINING)
         if view.state is not self._view.state:
             view = replace(view, since=self._now())
         if view != self._view:
             self._view = view
             self._publish(view)
 
+    def _drains(self) -> bool:
+        return self._view.goal is not None
+
     def _now(self) -> float:
         return self._clock.monotonic()
 
+
+_SERVING = (BackendState.STARTING, BackendState.HEALTHY, BackendState.UNHEALTHY)
+"""What a backend that drains is no longer, whatever its engine says."""
 
 _GONE: Mapping[str, Any] = {
     "address": None,
