@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -37,13 +39,31 @@ def _plugin() -> click.Command:
 
 
 def _config() -> click.Command:
-    from viiwork_core.cli.config_check import config
+    from viiwork_core.cli.config import config
 
     return config
 
 
+def _down() -> click.Command:
+    from viiwork_core.cli.parking import down
+
+    return down
+
+
+def _up() -> click.Command:
+    from viiwork_core.cli.parking import up
+
+    return up
+
+
 # Imported when named: a command that only prints must not wait for the server's libraries.
-_COMMANDS: dict[str, Callable[[], click.Command]] = {"config": _config, "plugin": _plugin, "serve": _serve}
+_COMMANDS: dict[str, Callable[[], click.Command]] = {
+    "config": _config,
+    "down": _down,
+    "plugin": _plugin,
+    "serve": _serve,
+    "up": _up,
+}
 
 
 class Root(click.Group):
@@ -77,4 +97,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    if sys.argv[1:2] == ["serve"]:
+        # `serve` hears it once it is imported, and reads the configuration after that: nothing is lost until then.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     cli(prog_name="viiwork")

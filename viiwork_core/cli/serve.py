@@ -16,13 +16,18 @@ import structlog
 import uvloop
 from hypercorn.utils import LifespanFailureError
 
-from viiwork_core.config.load import load_config
+from viiwork_core.cli.connections import allow_many_connections, close_with_the_client
+from viiwork_core.cli.unread import reading_to_the_end
+from viiwork_core.config.load import find_config, load_config
 from viiwork_core.config.schema import Config
+from viiwork_core.engines.bell import Bell
 from viiwork_core.node.addresses import Places, bind
 from viiwork_core.node.opening import open_node
+from viiwork_core.node.reload import Reload
 from viiwork_core.observe.logging import setup_logging
 from viiwork_core.registry.entry_points import load_plugins
-from viiwork_core.registry.options import resolve
+from viiwork_core.registry.options import Resolved, resolve
+from viiwork_core.registry.registry import Registry
 from viiwork_core.web.app import Application, create_app
 
 _log = structlog.get_logger("viiwork.node")
@@ -33,7 +38,12 @@ _log = structlog.get_logger("viiwork.node")
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
-    """Run this machine's node until it is told to stop (Ctrl-C or SIGTERM)."""
+    """Run this machine's node until it is told to stop (Ctrl-C or SIGTERM). SIGHUP reads the models again."""
+    reload = Bell()
+    # First of all: as long as nobody hears it, the signal ends the process, and who sends it wants a reload.
+    signal.signal(signal.SIGHUP, lambda *_: reload.ring())
+    # A file that was found is the one to read again: had it gone by then, the defaults would end all models.
+    file = file or find_config(os.environ)
     config = load_config(file, os.environ)
     setup_logging(log_json, log_level, node=config.node.name)
     registry = load_plugins(os.environ)
@@ -43,22 +53,38 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
         _log.warning("a plugin failed to load", plugin=record.entry_point, reason=record.reason)
     resolved = resolve(config, registry)
     places = bind(config)
-    app = create_app(lambda: open_node(config, resolved, places, os.environ))
+    reloading = Reload(reload, partial(_read, file, registry))
+    app = create_app(lambda: open_node(config, resolved, places, os.environ, reloading))
+    close_with_the_client(_most_connections(config))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(app, config, places))
+            runner.run(_serve(app, config, places, reload))
     finally:
         places.close()
 
 
-async def _serve(app: Application, config: Config, places: Places) -> None:
+def _most_connections(config: Config) -> int:
+    wanted, possible = config.api.max_connections, allow_many_connections()
+    if possible < wanted:
+        reason = "the limit of open files (ulimit -Hn) allows no more"
+        _log.warning("fewer connections than api.max_connections", connections=possible, reason=reason)
+    return min(wanted, possible)
+
+
+def _read(file: Path | None, registry: Registry) -> tuple[Config, Resolved]:
+    config = load_config(file, os.environ)
+    return config, resolve(config, registry)
+
+
+async def _serve(app: Application, config: Config, places: Places, reload: Bell) -> None:
     _log.info("starting", api=places.url, state_dir=str(config.node.state_dir))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, partial(_stop, loop, stop))
+    loop.add_signal_handler(signal.SIGHUP, reload.ring)
     serving = hypercorn.asyncio.serve(
-        app,  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
+        reading_to_the_end(app),  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
         _server(config, places),
         shutdown_trigger=partial(_leave, app, stop),
     )

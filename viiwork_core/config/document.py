@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -39,11 +40,19 @@ def parse(text: str, origin: str) -> tuple[dict[str, Any], SourceMap]:
     raise ConfigError(f"{origin}: must be a block of keys, such as node: and models:")
 
 
+def dump(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML that `parse` reads as the same, keys in their order."""
+    text: str = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
 def _not_yaml(error: yaml.YAMLError, origin: str) -> ConfigError:
     # The library's own text quotes the line, which may hold a secret.
     mark = getattr(error, "problem_mark", None)
     line = f" (line {mark.line + 1})" if mark is not None else ""
-    return ConfigError(f"{origin}{line}: is not YAML: {getattr(error, 'problem', None) or 'unreadable character'}")
+    problem = getattr(error, "problem", None) or "unreadable character"
+    remedy = "indent with spaces, not with tabs" if "'\\t'" in problem else ""
+    return ConfigError(f"{origin}{line}: is not YAML: {problem}", remedy=remedy)
 
 
 class _Loader(yaml.SafeLoader):

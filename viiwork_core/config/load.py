@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from viiwork_core.config import paths
+from viiwork_core.config.blocks import OpenBlock
+from viiwork_core.config.conflicts import conflicts
 from viiwork_core.config.document import parse
 from viiwork_core.config.problems import Location, Problem, as_error, from_validation, near_miss
-from viiwork_core.config.schema import Config, MeshConfig, ModelConfig, OpenBlock, RoutingConfig, model_conflicts
+from viiwork_core.config.schema import Config, MeshConfig, ModelConfig, RoutingConfig
 from viiwork_core.errors import ConfigError
 
 _MAX_BYTES = 1 << 20
 
 _V1 = {"server", "model", "gpus", "backend", "balancer", "peers"}
 
-_NOT_BUILT: tuple[Location, ...] = (
-    ("gpu",),
-    ("activity",),
+NOT_BUILT: tuple[Location, ...] = (
     ("power",),
     ("energy",),
     ("cost",),
@@ -31,7 +31,6 @@ _NOT_BUILT: tuple[Location, ...] = (
     ("viiwork_parrot",),
     ("api", "cors"),
     ("api", "catalog"),
-    ("mesh", "secret_enforce"),
 )
 """Keys that people bring along and that mean nothing here yet: a warning each, no error."""
 
@@ -41,10 +40,15 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
     Raises ConfigError with one line per problem: "models[0].name (line 3): what; remedy".
     """
-    if path is None:
-        path = next((place for place in paths.config_files(environ) if place.exists()), None)
+    path = find_config(environ) if path is None else path
     text = "" if path is None else _read(path)
     return parse_config(text, environ, origin="" if path is None else str(path))
+
+
+def find_config(environ: Mapping[str, str]) -> Path | None:
+    """The file that is read when none is named; None: there is none."""
+    # Not Path.exists, which raises for a folder that this user may not look into.
+    return next((place for place in paths.config_files(environ) if os.access(place, os.F_OK)), None)
 
 
 def parse_config(text: str, environ: Mapping[str, str], *, origin: str = "configuration") -> Config:
@@ -53,14 +57,15 @@ def parse_config(text: str, environ: Mapping[str, str], *, origin: str = "config
     if _V1 & data.keys():
         raise ConfigError(f"{origin}: v1 config: see docs/migrating-to-v2.md")
     data, warnings = _without_unbuilt(data)
+    _note_power_limit(data, warnings)
     problems = _settle_performance(data, warnings) + _stray_keys(data)
-    _default_state_dir(data, environ)
+    _fill_in(data, environ)
     config: Config | None = None
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
         problems += from_validation(error, (), Config)
-    problems += model_conflicts(_sound_models(data), gpus_shared=sys.platform == "darwin")
+    problems += conflicts(data)
     if config is None or problems:
         raise as_error(problems, source)
     return config.from_file(source, [warning.render(source) for warning in warnings])
@@ -83,7 +88,7 @@ def _read(path: Path) -> str:
 def _without_unbuilt(data: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """A copy of the document without the keys that are read over, and a warning for each."""
     kept, warnings = copy.deepcopy(data), []
-    for *parents, key in _NOT_BUILT:
+    for *parents, key in NOT_BUILT:
         block: Any = kept
         for parent in parents:
             block = block.get(parent) if isinstance(block, dict) else None
@@ -96,7 +101,7 @@ def _without_unbuilt(data: dict[str, Any]) -> tuple[dict[str, Any], list[Problem
 def _settle_performance(data: dict[str, Any], warnings: list[Problem]) -> list[Problem]:
     """Turn routing.performance into a policy: false is least_busy, which is also the default here so far."""
     routing, where = data.get("routing"), ("routing", "performance")
-    if not isinstance(routing, dict) or "performance" not in routing:
+    if not isinstance(routing, dict) or routing.get("performance") is None:
         return []
     wanted = routing.pop("performance")
     if "policy" in routing:
@@ -110,7 +115,17 @@ def _settle_performance(data: dict[str, Any], warnings: list[Problem]) -> list[P
     return []
 
 
-def _default_state_dir(data: dict[str, Any], environ: Mapping[str, str]) -> None:
+def _note_power_limit(data: dict[str, Any], warnings: list[Problem]) -> None:
+    gpu, key = data.get("gpu"), "power_limit_watts"
+    if isinstance(gpu, dict) and gpu.get(key):
+        warnings.append(Problem(("gpu", key), "not built yet, ignored", "set it with rocm-smi --setpoweroverdrive"))
+
+
+def _fill_in(data: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """The state's folder, and defaults for blocks whose keys are all left out or commented out."""
+    for key in Config.model_fields:
+        if data.get(key, ...) is None:
+            del data[key]
     node = data.setdefault("node", {})
     if isinstance(node, dict):
         node.setdefault("state_dir", str(paths.state_dir(environ)))
@@ -153,20 +168,9 @@ def _strays(
 
 def _stray_in_mesh(mesh: dict[str, Any]) -> list[Problem]:
     """Any block may be a discovery's: pass 2 knows. A plain value under an unknown key is none."""
-    strays = [key for key in mesh.keys() - MeshConfig.model_fields.keys() if not isinstance(mesh[key], dict)]
+    strays = [key for key in mesh.keys() - MeshConfig.model_fields.keys() if not isinstance(mesh[key], dict | None)]
     return [Problem(("mesh", key), "unknown key", near_miss(key, MeshConfig.model_fields)) for key in strays]
 
 
 def _not_a_block(value: object, where: Location) -> list[Problem]:
     return [] if value is None or isinstance(value, dict) else [Problem(where, "must be a block of keys")]
-
-
-def _sound_models(data: dict[str, Any]) -> dict[int, ModelConfig]:
-    """The models that are right by themselves, so that what is wrong between them is told in the same run."""
-    sound, models = {}, data.get("models")
-    for index, model in enumerate(models if isinstance(models, list) else []):
-        try:
-            sound[index] = ModelConfig.model_validate(model)
-        except ValidationError:
-            continue
-    return sound

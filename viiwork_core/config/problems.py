@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -86,8 +87,7 @@ _WORDS = {
 
 
 def _problem(details: ErrorDetails, root: Location, model: type[BaseModel]) -> Problem:
-    loc = tuple(part for part in details["loc"] if part != "[key]")
-    kind, context = details["type"], details.get("ctx", {})
+    loc, kind, context = _place(details["loc"], model), details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return Problem(root + loc, "unknown key", near_miss(str(loc[-1]), _keys_beside(model, loc)))
     if kind == "misplaced":
@@ -97,20 +97,57 @@ def _problem(details: ErrorDetails, root: Location, model: type[BaseModel]) -> P
     if kind == "value_error":
         what, _, remedy = str(context["error"]).partition("; ")
         return Problem(root + loc, what, remedy)
-    return Problem(root + loc, details["msg"].replace("Input should be", "must be"))
+    return Problem(root + loc, re.sub(r"^\w+ should ", "must ", details["msg"]))
+
+
+def _place(loc: Location, model: type[BaseModel]) -> Location:
+    """`loc` without what pydantic adds: a mark for keys, and tags that tell the members of a union apart."""
+    found: list[str | int] = []
+    annotation: Any = model
+    for part in loc:
+        block = next(_models_in(annotation), None)
+        member = next((one for one in _models_in(annotation) if one.__name__ == part), None)
+        if isinstance(part, int):
+            found.append(part)
+        elif (values := _values_of_mapping(annotation)) is not None:
+            found += [] if part == "[key]" else [part]
+            annotation = values
+        elif member is not None and member is not annotation:
+            annotation = member
+        elif block is not None or annotation is Any:
+            found.append(part)
+            annotation = Any if block is None else _field(block, part)
+    return tuple(found)
 
 
 def _keys_beside(model: type[BaseModel], loc: Location) -> list[str]:
     """The keys that the block around `loc` knows."""
-    inner: type[BaseModel] | None = model
+    annotation: Any = model
     for part in loc[:-1]:
-        if inner is not None and isinstance(part, str):
-            known = inner.model_fields.get(part)
-            inner = _model_in(known.annotation) if known is not None else None
+        block = next(_models_in(annotation), None)
+        if block is not None and isinstance(part, str):
+            annotation = _field(block, part)
+    inner = next(_models_in(annotation), None)
     return [] if inner is None else [known.alias or name for name, known in inner.model_fields.items()]
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _field(block: type[BaseModel], key: str) -> Any:
+    """What stands behind a key of a block: an annotation; Any for a key that it does not know."""
+    fields = block.model_fields.items()
+    return next((known.annotation for name, known in fields if key in (known.alias, name)), Any)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for arg in get_args(annotation) if (found := _model_in(arg)) is not None), None)
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _values_of_mapping(annotation: Any) -> Any:
+    """What the values of a mapping are, also of one within a union; None: it is no mapping."""
+    origin, args = get_origin(annotation) or annotation, get_args(annotation)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return args[1] if args else Any
+    inner = (_values_of_mapping(arg) for arg in args)
+    return next((values for values in inner if values is not None), None)

@@ -1,174 +1,152 @@
 """The core's part of the configuration: strict, frozen, every key with its default.
 
 Plugins' blocks stand beside the core's keys (models[].<engine>, routing.<policy>, mesh.<discovery>). They are kept as
-they are and read in a second pass, when the plugins are known.
+they are and read in a second pass, when the plugins are known. The texts under the keys are what users read: they
+become docs/config.md and the JSON schema.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 import socket
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from viiwork_core.config import paths
-from viiwork_core.config.durations import parse_duration, parse_size
-from viiwork_core.config.problems import Problem, SourceMap
+from viiwork_core.config.blocks import Block, OpenBlock, misplaced
+from viiwork_core.config.model import KvShareConfig, ModelConfig
+from viiwork_core.config.problems import SourceMap
+from viiwork_core.config.values import (
+    AtLeastOne,
+    Bytes,
+    Count,
+    File,
+    HostName,
+    Ip,
+    OwnIpOrEmpty,
+    Port,
+    Positive,
+    Seconds,
+    Seed,
+    Tuple,
+    Variable,
+    Word,
+)
 
-T = TypeVar("T")
+__all__ = [
+    "ActivityConfig",
+    "ApiConfig",
+    "Config",
+    "GpuConfig",
+    "HealthConfig",
+    "KvShareConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "NodeConfig",
+    "RoutingConfig",
+]
 
-_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_WORD = re.compile(r"\S{1,128}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_PROMPT_HISTORY = 1000
 
 
-def _misplaced(keys: tuple[str, ...], what: str, remedy: str = "") -> PydanticCustomError:
-    """An error of a whole block that is about one of its keys."""
-    return PydanticCustomError("misplaced", "{what}", {"keys": keys, "what": what, "remedy": remedy})
-
-
-def _word(value: str) -> str:
-    if not _WORD.fullmatch(value):
-        raise ValueError("must be 1 to 128 characters without white space")
+def _full(value: object) -> object:
+    if value != "full":
+        what = "must be full: every node asks for the secret or none does"
+        raise ValueError(f"{what}; to give an open mesh one, set the variable on all its nodes, then restart them all")
     return value
 
 
-def _host_name(value: str) -> str:
-    if not _HOST_NAME.fullmatch(value):
-        raise ValueError("must be 1 to 253 of the characters A-Z a-z 0-9 . _ -")
-    return value
+def _off(value: object) -> object:
+    """YAML reads a bare off as false."""
+    if value is False or value == "off":
+        return "off"
+    raise ValueError("must be off: texts of requests are not kept yet")
 
 
-def _variable(value: str) -> str:
-    if not _VARIABLE.fullmatch(value):
-        raise ValueError("must be the name of an environment variable; put the secret into that variable, not here")
-    return value
-
-
-def _ip(value: str) -> str:
-    try:
-        return str(ipaddress.ip_address(value))
-    except ValueError:
-        raise ValueError("must be an IP address") from None
-
-
-def _own_ip(value: str) -> str:
-    address = _ip(value)
-    if ipaddress.ip_address(address).is_unspecified:
-        raise ValueError("must be an address that others can reach; a wildcard is none")
-    return address
-
-
-def _own_ip_or_empty(value: str) -> str:
-    return _own_ip(value) if value else value
-
-
-def _each_once(value: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(value)) != len(value):
-        raise ValueError("names a GPU twice; list each index once")
-    return value
-
-
-def _seed(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    try:
-        address = ipaddress.ip_address(host[1:-1] if bracketed else host)
-    except ValueError:
-        address = None
-    if address is None or bracketed != (address.version == 6) or not re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII):
-        raise ValueError("must be ip:port; write the address in digits, IPv6 in brackets, such as 192.0.2.7:7946")
-    if int(port) > 65535:
-        raise ValueError("must have a port of 1 to 65535")
-    return f"[{address}]:{port}" if bracketed else f"{address}:{port}"
-
-
-def _listed(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _path(value: object) -> object:
-    return Path(value).expanduser() if isinstance(value, str) and value else value
-
-
-Word = Annotated[str, AfterValidator(_word)]
-HostName = Annotated[str, AfterValidator(_host_name)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Ip = Annotated[str, AfterValidator(_ip)]
-OwnIp = Annotated[str, AfterValidator(_own_ip)]
-Seed = Annotated[str, AfterValidator(_seed)]
-File = Annotated[Path, BeforeValidator(_path)]
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(parse_duration)]
-Bytes = Annotated[int, Field(ge=1), BeforeValidator(parse_size)]
-Tuple = Annotated[tuple[T, ...], BeforeValidator(_listed)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
-
-
-class Block(BaseModel):
-    """A block of core keys: an unknown one is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class OpenBlock(BaseModel):
-    """A block in which plugins' blocks stand beside the core's keys; pass 1 says which may."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-
-    @property
-    def blocks(self) -> Mapping[str, Any]:
-        """The plugins' blocks, unread, by name."""
-        return MappingProxyType({name: value or {} for name, value in (self.model_extra or {}).items()})
+def _at_least_one_or_default(value: int) -> int:
+    return value if value >= 1 else _PROMPT_HISTORY
 
 
 class NodeConfig(Block):
-    """node: who this machine is."""
+    """Who this machine is."""
 
     name: HostName = Field(default_factory=socket.gethostname, validate_default=True)
+    """What the other nodes and clients call this one; unique in the mesh. Default: the machine's host name."""
+
     state_dir: File = Field(default_factory=lambda: paths.state_dir(os.environ))
+    """Folder for what outlives a restart. Default: /var/lib/viiwork for root, else viiwork below XDG_STATE_HOME
+    (~/.local/state)."""
 
 
 class ApiConfig(Block):
-    """api: where clients connect."""
+    """Where clients connect, and how much they may send."""
 
     host: Ip | None = None
-    """None: loopback and the mesh's address."""
+    """The one address to listen on. Unset: loopback and the address that the mesh uses. 0.0.0.0: all."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = 8086
-    """0: a free port."""
+    """TCP port. 0: a free one; node.json in node.state_dir tells which."""
 
     max_body: Bytes = 32 << 20
+    """Size of a request's body; a larger one is answered 413."""
+
+    max_inflight_bytes: Bytes = 512 << 20
+    """Bodies of all requests that wait or run, together; beyond it a request is answered 429. At least max_body."""
+
+    max_connections: AtLeastOne = 16384
+    """Connections of clients at one time, idle ones too. Each takes one of the process's open files."""
+
+    stream_wait: bool = False
+    """true: a streamed request that has to wait for a slot is answered at once, with comments until its turn comes, so
+    that its status is 200 whatever happens then. false: only for requests with X-Viiwork-Stream-Wait: 1."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_body > self.max_inflight_bytes:
+            remedy = "raise it, or lower max_body"
+            raise misplaced(("max_inflight_bytes",), "is less than one body of max_body", remedy)
+        return self
 
 
 class MeshConfig(OpenBlock):
-    """mesh: how this node and the others find and trust each other."""
+    """How this node and the others find and trust each other. The block of a discovery stands here too, under its name
+    or its network's."""
 
     network: Literal["none", "seeds", "lan", "tailnet"] | None = None
-    """None: every installed discovery."""
+    """Where the other nodes are looked for; none: a machine on its own, without gossip and secret. Unset: seeds if
+    there are some, else wherever an installed discovery can look."""
 
     name: Word = "default"
+    """Nodes of differently named meshes do not meet."""
+
     bind_port: Port = 7946
-    advertise: Annotated[str, AfterValidator(_own_ip_or_empty)] = ""
-    """The address that others reach this node at; empty: found by itself."""
+    """Port of the gossip, TCP and UDP."""
+
+    advertise: OwnIpOrEmpty = ""
+    """The address that others reach this node at. Empty: found by itself."""
 
     open: bool = False
+    """true: a mesh without a secret. Whoever reaches the port can join it."""
+
     secret_env: Variable = "VIIWORK_MESH_SECRET"  # noqa: S105  # the name of a variable
+    """Environment variable with the secret of the mesh, 32 bytes in base64. Never the secret itself."""
+
     secret_prev_env: Variable = "VIIWORK_MESH_SECRET_PREV"  # noqa: S105  # the name of a variable
+    """Environment variable with the secret before this one, while a mesh changes it."""
+
+    secret_enforce: Annotated[Literal["full"], BeforeValidator(_full)] = "full"  # noqa: S105  # a word
+    """full: nothing without the secret is let in. There is no other way."""
+
     seeds: Tuple[Seed] = ()
-    """ip:port, IPv6 in brackets."""
+    """Gossip addresses of other nodes, IPv6 in brackets. One that is up is enough."""
 
     rejoin_interval: Positive = 60.0
+    """How often the discoveries are asked for nodes that are missing."""
+
     capacity_poll: Positive = 1.0
+    """How often each other node is asked what it has room for."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,91 +158,84 @@ class MeshConfig(OpenBlock):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.network == "none" and self.seeds:
-            raise _misplaced(("network",), "is none, but mesh.seeds names nodes", "remove one of the two")
+            raise misplaced(("network",), "is none, but mesh.seeds names nodes", "remove one of the two")
         return self
 
 
 class RoutingConfig(OpenBlock):
-    """routing: which place a request tries first, and how long it waits for one."""
+    """Which place a request tries first, and how long it waits for one. The policy's own block stands here too."""
 
     policy: Word = "least_busy"
+    """The plugin that ranks the places with room."""
+
+    performance: bool | None = None
+    """false: the policy is least_busy. true: not built yet, the same. Not beside policy."""
+
     queue_max: Count = 64
-    """Waiting requests a model; 0: none waits."""
+    """Requests of one model that wait for a slot; one more is answered 429. 0: none waits."""
 
     queue_timeout: Seconds = 20.0
+    """How long a request waits in all, then it is answered 429."""
+
     forward_retry: Count = 1
+    """Further places that are tried after a refusal, before the request waits again."""
+
     stale_after: Positive = 3.0
+    """Age from which another node's report is not believed."""
 
 
 class HealthConfig(Block):
-    """health: when a backend counts as sick, and what is done then."""
+    """When a backend counts as sick, and what is done then."""
 
     interval: Positive = 5.0
+    """Time between two probes of a backend."""
+
     timeout: Positive = 10.0
+    """How long a probe may take."""
+
     max_failures: AtLeastOne = 3
+    """Failed probes in a row after which a backend is ended and started again."""
+
     respawn_grace: Seconds = 60.0
+    """How long the requests that run there may hold that up, or a stop of the node."""
+
     max_respawns: Count = 3
+    """Starts again after which a backend is given up. The count is back to 0 after ten minutes of health."""
 
 
-class KvShareConfig(Block):
-    """models[].kv_share: hosts of one group hand each other the caches of sessions."""
+class GpuConfig(Block):
+    """Whose cards this machine has."""
 
-    group: Word
-    min_tokens: Count = 8192
-    max_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
-    address: OwnIp | None = None
-    """Where this node receives caches; None: the mesh's address."""
+    vendor: Literal["auto", "nvidia", "amd", "apple", "none"] = "auto"
+    """auto: looked for when the node starts. none: cards are neither read nor pinned."""
+
+    power_limit_watts: Count = 0
+    """Watts. 0: the cards' own limit. Another one is not set yet: a warning."""
 
 
-class ModelConfig(OpenBlock):
-    """models[]: one model that this node serves."""
+class ActivityConfig(Block):
+    """What the node remembers of what it did, in memory only."""
 
-    name: Word
-    engine: Word
-    path: File | None = None
-    context: AtLeastOne
-    """Tokens per slot."""
+    prompts: Annotated[Literal["off"], BeforeValidator(_off)] = "off"
+    """Whether texts of requests and answers are kept. Only off is built."""
 
-    parallel: AtLeastOne = 1
-    """Slots per backend."""
+    prompt_history: Annotated[int, Field(le=1_000_000), AfterValidator(_at_least_one_or_default)] = _PROMPT_HISTORY
+    """Requests whose texts are kept, if prompts says that they are. Below 1: the default."""
 
-    gpus: Annotated[Tuple[Count], AfterValidator(_each_once)] = ()
-    """Host indices; empty: CPU."""
-
-    gpus_per_backend: AtLeastOne = 1
-    startup_timeout: Positive | None = None
-    """Seconds; None: the engine's own."""
-
-    args: Tuple[str] = ()
-    env: Mapping[Variable, str] = Field(default_factory=dict)
-    kv_share: KvShareConfig | None = None
-
-    @property
-    def backends(self) -> int:
-        """How many backends the model has on this node."""
-        return max(1, len(self.gpus) // self.gpus_per_backend)
-
-    @property
-    def block(self) -> Mapping[str, Any]:
-        """The engine's own block, unread."""
-        block: Mapping[str, Any] = self.blocks.get(self.engine, {})
-        return block
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.gpus and len(self.gpus) % self.gpus_per_backend:
-            raise _misplaced(("gpus_per_backend",), f"does not divide the {len(self.gpus)} GPUs of this model")
-        return self
+    event_history: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
+    """Events that are kept; the oldest goes first."""
 
 
 class Config(Block):
-    """The whole configuration. An empty document is one: no models, all defaults."""
+    """The configuration of one machine. An empty document is one: no models, all defaults."""
 
     node: NodeConfig = Field(default_factory=NodeConfig)
     api: ApiConfig = Field(default_factory=ApiConfig)
     mesh: MeshConfig = Field(default_factory=MeshConfig)
     routing: RoutingConfig = Field(default_factory=RoutingConfig)
     health: HealthConfig = Field(default_factory=HealthConfig)
+    gpu: GpuConfig = Field(default_factory=GpuConfig)
+    activity: ActivityConfig = Field(default_factory=ActivityConfig)
     models: Tuple[ModelConfig] = ()
 
     # Beside the fields, so that no key of the file can set them.
@@ -286,19 +257,3 @@ class Config(Block):
         copy = self.model_copy()
         copy._source, copy._warnings = source, tuple(warnings)
         return copy
-
-
-def model_conflicts(models: Mapping[int, ModelConfig], *, gpus_shared: bool) -> list[Problem]:
-    """What is wrong between models that are right one by one, given by their place in the list.
-
-    `gpus_shared`: several models may use one GPU, as on machines whose only GPU is part of the chip.
-    """
-    problems, names, owners = [], dict[str, int](), dict[int, int]()
-    for index, model in models.items():
-        if (first := names.setdefault(model.name, index)) != index:
-            problems.append(Problem(("models", index, "name"), f"is the name of models[{first}] too", "rename one"))
-        for gpu in () if gpus_shared else model.gpus:
-            if (owner := owners.setdefault(gpu, index)) != index:
-                what = f"GPU {gpu} belongs to models[{owner}] already"
-                problems.append(Problem(("models", index, "gpus"), what, "give each GPU to one model"))
-    return problems

@@ -21,4 +21,11 @@ def test_a_relative_xdg_path_is_ignored() -> None:
 
 
 def test_the_users_own_configuration_comes_first() -> None:
-    assert config_files({"HOME": "/h"})[0] == Path("/h/.config/viiwork/viiwork.yaml")
+    assert config_files({"HOME": "/h"}, uid=1000) == (
+        Path("/h/.config/viiwork/viiwork.yaml"),
+        Path("/etc/viiwork/viiwork.yaml"),
+    )
+
+
+def test_root_reads_the_machines_configuration_only() -> None:
+    assert config_files({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, uid=0) == (Path("/etc/viiwork/viiwork.yaml"),)
