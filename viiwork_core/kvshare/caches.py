@@ -5,6 +5,7 @@ Nothing here ever fails a turn. The worst is a cold one, with a line in the log 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,7 @@ from viiwork_core.kvshare.planner import PARTLY_SHARE, Import, Skip, judge, plan
 from viiwork_core.kvshare.receiving import receive, require_same
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
 from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel
-from viiwork_core.kvshare.sending import Save, Sender
+from viiwork_core.kvshare.sending import Save, SendCounts, Sender
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
 from viiwork_core.registry.guard import Guard
@@ -83,18 +84,40 @@ class Caches:
         clock: Clock,
     ) -> None:
         """`slotted`: whether a model's engine names its slots. No store or sender: nothing is shared."""
-        self._models = models
-        self._slotted = slotted
+        self._models: Mapping[str, SharedModel] = {}
+        self._slotted: dict[str, bool] = {}
+        self._guards: dict[str, Guard] = {}
         self._book = book
         self._store = store
         self._sender = sender
         self._control = control
         self._target = target
+        self._clock = clock
         self._holdings = Holdings()
-        self._guards = {
-            name: Guard(f"cache transfer {model.cache.engine}", clock=clock) for name, model in models.items()
-        }
         self._promised: dict[Reservation, int] = {}
+        self.imports: Counter[tuple[str, str]] = Counter()
+        """(model, warmth or "unknown") -> turns that followed an import."""
+
+        self.follow(models, slotted=slotted)
+
+    def follow(self, models: Mapping[str, SharedModel], *, slotted: Mapping[str, bool]) -> None:
+        """The models are these from now on. Turns of one that is gone end as they began."""
+        for name, model in models.items():
+            known = self._models.get(name)
+            if known is None or known.cache is not model.cache:
+                self._guards[name] = Guard(f"cache transfer {model.cache.engine}", clock=self._clock)
+        self._models = models
+        self._slotted.update(slotted)
+
+    @property
+    def sends(self) -> SendCounts | None:
+        """What has been sent; None: this node sends no caches."""
+        return self._sender.counts if self._sender else None
+
+    @property
+    def shares(self) -> bool:
+        """Whether caches move at all here."""
+        return self._store is not None
 
     def held(self, view: BackendView, session: str) -> tuple[int | None, int] | None:
         """The slot (None: the engine has none) where a backend holds a session, and how many tokens."""
@@ -154,7 +177,9 @@ class Caches:
         _log.info("kv imported", model=model, session=turn.session, tokens=tokens, turn=held.turn)
 
     async def _decide(self, shared: SharedModel, turn: Turn, replica: Replica) -> Import | Skip:
-        view = self._book.view(turn.reservation.backend)
+        view = self._book.find(turn.reservation.backend)
+        if view is None:
+            return Skip("the backend is gone")
         held = self._held_in(turn)
         still = None
         if held is not None and held.turn >= replica.header.turn:
@@ -171,9 +196,10 @@ class Caches:
 
     async def _still(self, shared: SharedModel, turn: Turn) -> int | None:
         """What the engine says it still holds: never skip an import because one is remembered."""
-        spec, reservation = shared.specs[turn.reservation.backend], turn.reservation
+        reservation = turn.reservation
         ref = SessionRef(turn.session, reservation.slot)
         try:
+            spec = _spec(shared, reservation)
             return await self._guards[reservation.model].call(
                 "holds", ASK_S, lambda: shared.cache.holds(spec, reservation.address, ref)
             )
@@ -184,7 +210,7 @@ class Caches:
         """On the control loop: verify, compare with the prompt, restore. The tokens that the turn should reuse."""
         assert self._store is not None
         reservation, cache, guard = turn.reservation, shared.cache, self._guards[turn.reservation.model]
-        spec = shared.specs[reservation.backend]
+        spec = _spec(shared, reservation)
         path = _folder(spec) / f"{turn.session}.restore"
         link = not cache.limits.refuses_links
         await anyio.to_thread.run_sync(partial(self._store.verified_copy, replica, path, link=link))
@@ -222,6 +248,7 @@ class Caches:
         if promised is None:
             return
         verdict = judge(promised_tokens=promised, cached_tokens=usage.cached, prompt_tokens=usage.prompt)
+        self.imports[turn.reservation.model, verdict.warmth if verdict else "unknown"] += 1
         told = {"model": turn.reservation.model, "session": turn.session, "promised": promised, "cached": usage.cached}
         if verdict is None or verdict.kept:
             _log.info("kv import used", warmth=verdict.warmth if verdict else None, **told)
@@ -229,7 +256,8 @@ class Caches:
             _log.warning("kv import useless", warmth=verdict.warmth, **told)
 
     async def _export(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> None:
-        model, fingerprint = turn.reservation.model, self._book.view(turn.reservation.backend).fingerprint
+        model, view = turn.reservation.model, self._book.find(turn.reservation.backend)
+        fingerprint = view.fingerprint if view else None
         target = self._target(model, turn.session, shared.group, fingerprint) if fingerprint else None
         decision = plan_save(tokens=usage.total, min_tokens=shared.min_tokens, fingerprint=fingerprint, target=target)
         if isinstance(decision, Skip):
@@ -251,7 +279,7 @@ class Caches:
     async def _save(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> tuple[Path, int, int]:
         """On the control loop: save, and check that the file is this session's. Path, tokens, bytes."""
         reservation, cache = turn.reservation, shared.cache
-        spec = shared.specs[reservation.backend]
+        spec = _spec(shared, reservation)
         path = _folder(spec) / f"{turn.session}.{number}.save"
         ref = SessionRef(turn.session, reservation.slot)
         try:
@@ -279,9 +307,18 @@ class Caches:
 
     def _accept(self, header: ReplicaHeader) -> None:
         shared = self._models.get(header.model)
-        prints = {self._book.view(backend).fingerprint for backend in shared.specs} if shared else set()
+        views = [self._book.find(backend) for backend in shared.specs] if shared else []
+        prints = {view.fingerprint for view in views if view is not None}
         fingerprint = header.fingerprint if header.fingerprint in prints else next(iter(prints), None)
         require_same(header, group=shared.group if shared else None, fingerprint=fingerprint)
+
+
+def _spec(shared: SharedModel, reservation: Reservation) -> Spec:
+    """The backend's spec. Raises CacheRefused: a reload may have taken the backend away while its last turn ran."""
+    try:
+        return shared.specs[reservation.backend]
+    except KeyError:
+        raise CacheRefused(f"{reservation.backend} is not one of the model's backends any more") from None
 
 
 def _folder(spec: Spec) -> Path:

@@ -57,6 +57,14 @@ def bind(config: Config) -> Places:
     return Places(mesh_host, tuple(sockets), hosts[0], port)
 
 
+def served_elsewhere(config: Config) -> Places:
+    """Where another program listens for the node: nothing is bound. Raises ConfigError when that cannot be known."""
+    if config.api.port == 0:
+        remedy = "set it to the port that the server listens on"
+        raise ConfigError("api.port: is 0, and cannot be known here", remedy=remedy)
+    return Places(_mesh_host(config), (), config.api.host or LOOPBACK, config.api.port)
+
+
 def _hosts(config: Config, mesh_host: str | None) -> Iterable[str]:
     yield LOOPBACK
     if mesh_host is not None:

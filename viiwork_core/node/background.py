@@ -39,14 +39,19 @@ class Background:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("background work failed", exc_info=error)
 
+    async def settle(self) -> None:
+        """Wait for what ends by itself, for the grace at most."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._grace)
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._tasks and kind is None:
-            await asyncio.wait(self._tasks, timeout=self._grace)
+        if kind is None:
+            await self.settle()
         tasks = [*self._tasks, *self._services]
         for task in tasks:
             task.cancel()

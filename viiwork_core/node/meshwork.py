@@ -15,6 +15,7 @@ from viiwork_core.mesh.joining import Joining
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import LocalMember
 from viiwork_core.mesh.membership import KinshipMembership
+from viiwork_core.node.addresses import Places
 from viiwork_core.registry.guard import Guard
 from viiwork_core.security.secret import MeshSecret
 from viiwork_core.security.signing import Signer
@@ -30,6 +31,20 @@ class Mesh:
     membership: KinshipMembership
     links: Links
     polls: CapacityPolls
+
+
+def local_member(config: Config, places: Places, node_id: str, host: str) -> LocalMember:
+    """This node as the others are to know it, at `host`."""
+    direct = next((m.kv_share.address for m in config.models if m.kv_share and m.kv_share.address), None)
+    port = places.port
+    return LocalMember(
+        node=config.node.name,
+        node_id=node_id,
+        host=host,
+        gossip_port=config.mesh.bind_port,
+        api_port=port,
+        kv_address=(f"[{direct}]:{port}" if ":" in direct else f"{direct}:{port}") if direct else None,
+    )
 
 
 @asynccontextmanager

@@ -17,39 +17,47 @@ from viiwork_core.contracts.context import Context
 from viiwork_core.engines.commands import Commands
 from viiwork_core.engines.control import ControlLoop
 from viiwork_core.engines.digest import Digests
-from viiwork_core.engines.fleet import Fleet, HealthSettings
+from viiwork_core.engines.gpus.inventory import Inventory, detect
+from viiwork_core.engines.leftovers import end_leftovers
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendView
 from viiwork_core.kvshare.caches import Caches
-from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sending import Sender
 from viiwork_core.mesh.capacity import PeerView
-from viiwork_core.mesh.member import LocalMember, Member
+from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import KvReport
 from viiwork_core.node import delivery
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.background import Background
+from viiwork_core.node.bridge import Bridge
+from viiwork_core.node.figures import Figures
+from viiwork_core.node.following import Following
 from viiwork_core.node.identity import identity_file, new_node_id
-from viiwork_core.node.meshwork import Mesh, open_mesh
+from viiwork_core.node.lock import locked
+from viiwork_core.node.meshwork import Mesh, local_member, open_mesh
+from viiwork_core.node.models import Models
+from viiwork_core.node.narration import Narration
 from viiwork_core.node.plans import Planned, plan
+from viiwork_core.node.reload import Reload
+from viiwork_core.node.sharing import open_sharing
 from viiwork_core.node.views import Views
+from viiwork_core.observe.events import EventLog
+from viiwork_core.observe.metrics import Metrics
+from viiwork_core.proxy.budget import BodyBudget
 from viiwork_core.proxy.dispatch import Dispatcher
 from viiwork_core.proxy.entry import Entry, Receiver
 from viiwork_core.proxy.execute import Executor
 from viiwork_core.proxy.forward import Forwarder
 from viiwork_core.proxy.upstream import Upstream
 from viiwork_core.registry.guard import GuardedPolicy
-from viiwork_core.registry.options import Resolved
+from viiwork_core.registry.options import Resolved, ResolvedModel
 from viiwork_core.routing.backends import Held, LocalBackends
 from viiwork_core.routing.router import Router
 from viiwork_core.security.secret import MeshSecret, SessionKeys, load_secret
 from viiwork_core.security.signing import Verifier
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.inference import Inference
+from viiwork_core.web.outcomes import Outcomes
 from viiwork_core.web.surface import Surface
-
-OPENAI_PATHS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/embeddings"))
-"""Taken by every node, whatever its own engines serve: a peer may have the model."""
 
 GRACE = 10.0
 """Seconds that saves and sends may take when the node stops."""
@@ -59,10 +67,11 @@ _log = structlog.get_logger("viiwork.node")
 
 @asynccontextmanager
 async def open_node(
-    config: Config, resolved: Resolved, places: Places, environ: Mapping[str, str]
+    config: Config, resolved: Resolved, places: Places, environ: Mapping[str, str], reload: Reload | None = None
 ) -> AsyncIterator[Surface]:
     """Open a node whose API listens at `places`, and close it in order: mesh, background work, engines.
 
+    `reload` is heard from the moment that the node is open. None: its models stay as they are.
     Raises ConfigError for what cannot be started with.
     """
     secret = None
@@ -70,24 +79,34 @@ async def open_node(
         secret = load_secret(environ, variable=config.mesh.secret_env, open_mesh=config.mesh.open)
     state_dir = config.node.state_dir
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with Node(config, resolved, places, secret).open() as surface:
+    commands = Commands(new_node_id())
+    cards = Inventory(await detect(config.gpu.vendor, commands.run), commands.run, clock=SystemClock())
+    async with Node(config, resolved, places, secret, commands, cards).open(reload) as surface:
         yield surface
 
 
 class Node:
     """The parts of one node. The constructor does no I/O; `open` starts them."""
 
-    def __init__(self, config: Config, resolved: Resolved, places: Places, secret: MeshSecret | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        resolved: Resolved,
+        places: Places,
+        secret: MeshSecret | None,
+        commands: Commands,
+        cards: Inventory,
+    ) -> None:
         self._config = config
         self._resolved = resolved
         self._places = places
         self._secret = secret
         self._clock: Clock = SystemClock()
-        self._node_id = new_node_id()
+        self._node_id = commands.node_id
         self._started = self._clock.monotonic()
-        self._commands = Commands(self._node_id)
+        self._commands, self._cards = commands, cards
         self._digests = Digests(config.node.state_dir)
-        self._models = [self._plan(index) for index in range(len(resolved.models))]
+        self._models = Models(resolved.models, self._plan)
         self._book = SlotBook(self._clock)
         rng = random.Random()  # noqa: S311  # spreads load, keeps no secret
         policy = GuardedPolicy(resolved.policy(resolved.policy_options), clock=self._clock, on_strike=_struck)
@@ -103,10 +122,16 @@ class Node:
         )
         self._dispatcher = Dispatcher(self._router, self._clock, queue_timeout=config.routing.queue_timeout)
         self._caches: Caches | None = None
+        self._budget = BodyBudget(config.api.max_inflight_bytes)
+        figures = Figures(self._models, self._book, self._router, self._budget, lambda: self._caches, self._clock)
+        self._metrics = Metrics(figures.snapshot)
+        self._events = EventLog(self._clock, history=config.activity.event_history)
+        self._narration = Narration(self._events, self._book)
 
-    def _plan(self, index: int) -> Planned:
+    def _plan(self, model: ResolvedModel) -> Planned:
         caches = self._config.node.state_dir / "kv" / "engines"
-        return plan(self._resolved.models[index], self._context, caches=caches, share=self._secret is not None)
+        share, vendor = self._secret is not None, self._cards.vendor
+        return plan(model, self._context, caches=caches, share=share, vendor=vendor)
 
     def _context(self, plugin: str) -> Context:
         folder = self._config.node.state_dir / "plugins" / plugin
@@ -118,21 +143,30 @@ class Node:
         return Held(slot=found[0], tokens=found[1]) if found else None
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Surface]:
+    async def open(self, reload: Reload | None) -> AsyncIterator[Surface]:
         """Start everything, yield what the web layer needs, and stop everything."""
         async with AsyncExitStack() as stack:
+            lock = stack.enter_context(locked(self._config.node.state_dir))
+            if lock.before is not None:
+                await end_leftovers(lock.before)
+            lock.sign(self._node_id)
             control = await stack.enter_async_context(ControlLoop())
-            fleet = self._fleet()
+            control.start(self._cards.run())
+            bridge = Bridge(self._book, self._saw)
+            fleet = bridge.fleet(self._models.backends, self._config.health, node_id=self._node_id, clock=self._clock)
             engines = control.start(fleet.run())
             stack.push_async_callback(_ended, engines)
             background = await stack.enter_async_context(Background(GRACE))
             upstream = await stack.enter_async_context(Upstream())
             mesh = await self._mesh(stack, control, background)
             caches = self._caches = await self._sharing(control, background, mesh)
+            following = Following(self._models, caches, fleet, control, background)
+            # While the links to other members and the engines are still there.
+            stack.push_async_callback(background.settle)
             executor = Executor(
                 node=self._config.node.name,
                 book=self._book,
-                wires={model.name: model.wire for model in self._models},
+                wires=self._models.wires,
                 upstream=upstream,
                 caches=caches,
                 clock=self._clock,
@@ -141,27 +175,14 @@ class Node:
                 poke=fleet.poke,
             )
             stack.enter_context(self._identity())
-            yield self._surface(executor, mesh, caches)
+            stack.callback(self._events.close)
+            self._events.emit("system", f"{self._config.node.name} is up")
+            if reload is not None:
+                background.serve(reload.run(self._config, following.replace))
+            yield self._surface(executor, mesh, caches, following)
 
-    def _fleet(self) -> Fleet:
-        health = self._config.health
-        settings = HealthSettings(
-            interval=health.interval,
-            timeout=health.timeout,
-            max_failures=health.max_failures,
-            respawn_grace=health.respawn_grace,
-            max_respawns=health.max_respawns,
-        )
-        loop = asyncio.get_running_loop()
-        plans = [backend for model in self._models for backend in model.backends]
-
-        def publish(view: BackendView) -> None:
-            loop.call_soon_threadsafe(self._saw, view)
-
-        return Fleet(plans, health=settings, node_id=self._node_id, clock=self._clock, publish=publish)
-
-    def _saw(self, view: BackendView) -> None:
-        self._book.see(view)
+    def _saw(self) -> None:
+        self._narration.look()
         self._dispatcher.wake()
 
     # The mesh
@@ -171,7 +192,7 @@ class Node:
             return None
         opening = open_mesh(
             self._config,
-            self._member(self._places.mesh_host),
+            local_member(self._config, self._places, self._node_id, self._places.mesh_host),
             self._secret,
             [cls(options, self._context(cls.name)) for cls, options in self._resolved.discoveries],
             control=control,
@@ -183,52 +204,27 @@ class Node:
         background.serve(mesh.polls.run())
         return mesh
 
-    def _member(self, host: str) -> LocalMember:
-        direct = next((m.kv_share.address for m in self._config.models if m.kv_share and m.kv_share.address), None)
-        port = self._places.port
-        return LocalMember(
-            node=self._config.node.name,
-            node_id=self._node_id,
-            host=host,
-            gossip_port=self._config.mesh.bind_port,
-            api_port=port,
-            kv_address=(f"[{direct}]:{port}" if ":" in direct else f"{direct}:{port}") if direct else None,
-        )
-
     def _heard(self, view: PeerView) -> None:
         self._router.report(view)
+        self._narration.heard(view)
         self._dispatcher.wake()
 
     def _forgot(self, node: str) -> None:
         self._router.forget(node)
+        self._narration.forgot(node)
         self._dispatcher.wake()
 
     # Caches that move
 
     async def _sharing(self, control: ControlLoop, background: Background, mesh: Mesh | None) -> Caches:
-        shared = {model.name: model.shared for model in self._models if model.shared is not None}
-        store: ReplicaStore | None = None
-        sender: Sender[Member] | None = None
-        if shared and mesh is not None and self._secret is not None:
-            room = int(sum(m.kv_share.max_gib for m in self._config.models if m.kv_share) * (1 << 30))
-            folder = self._config.node.state_dir / "kv" / "replicas"
-            store = await asyncio.to_thread(ReplicaStore(folder, room, self._clock).open)
-            links = mesh.links
-            sender = Sender(
-                lambda member, stream: delivery.upload(links, member, stream),
-                self._secret.replica,
-                self._clock,
-                max_bytes=room,
-                ended=delivery.told,
-            )
-            background.serve(sender.run())
-        return Caches(
-            shared,
-            slotted={model.name: model.wire.slot_field is not None for model in self._models},
+        return await open_sharing(
+            self._config,
+            self._models,
+            self._secret,
+            mesh,
             book=self._book,
-            store=store,
-            sender=sender,
             control=control,
+            background=background,
             target=self._target,
             clock=self._clock,
         )
@@ -243,20 +239,31 @@ class Node:
 
     # What the web layer gets
 
-    def _surface(self, executor: Executor, mesh: Mesh | None, caches: Caches) -> Surface:
+    def _surface(self, executor: Executor, mesh: Mesh | None, caches: Caches, following: Following) -> Surface:
         views = self._views(mesh)
         claims = self._claims(mesh)
         return Surface(
+            node=self._config.node.name,
             inference=self._inference(executor, mesh, claims, caches),
-            endpoints=OPENAI_PATHS.union(*(model.wire.endpoints for model in self._models)),
+            endpoints=self._models.endpoints,
             claims=claims,
             capacity=views.capacity,
-            models=views.openai_models,
+            models=views.records,
             status=views.status,
             health=views.health,
+            metrics=self._metrics.text,
+            events=self._events,
+            park=following.park,
             take_replica=self._take,
-            leave=mesh.membership.leave if mesh else _nothing,
+            leave=lambda: self._leave(mesh),
         )
+
+    async def _leave(self, mesh: Mesh | None) -> None:
+        # First of all: who follows the log would hold up the server's end.
+        self._events.emit("system", f"{self._config.node.name} stops")
+        self._events.close()
+        if mesh is not None:
+            await mesh.membership.leave()
 
     def _claims(self, mesh: Mesh | None) -> Claims:
         verifier = None
@@ -270,7 +277,6 @@ class Node:
         return Claims(verifier, address_of)
 
     def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims, caches: Caches) -> Inference:
-        node = self._config.node.name
         entry = Entry(
             router=self._router,
             dispatcher=self._dispatcher,
@@ -288,8 +294,11 @@ class Node:
             saw=caches.saw,
             session_key=SessionKeys(self._secret, mesh=self._config.mesh.name).session_key,
             max_body=self._config.api.max_body,
+            budget=self._budget,
+            stream_wait=self._config.api.stream_wait,
             clock=self._clock,
-            observe=self._policy.observe,
+            events=self._events,
+            outcomes=Outcomes(self._policy.observe, self._metrics.ended, self._router.knows),
         )
 
     def _forwarder(self, mesh: Mesh, caches: Caches) -> Forwarder:
@@ -306,9 +315,12 @@ class Node:
             book=self._book,
             router=self._router,
             members=mesh.membership.members if mesh else tuple,
+            gpus=self._cards.gpus,
             clock=self._clock,
             started=self._started,
             mesh=mode,
+            totals=self._metrics.totals,
+            address=self._places.mesh_host,
         )
 
     def _identity(self) -> AbstractContextManager[None]:
@@ -326,10 +338,6 @@ async def _ended(work: Future[None]) -> None:
     work.cancel()
     with suppress(asyncio.CancelledError):
         await asyncio.wrap_future(work)
-
-
-async def _nothing() -> None:
-    return None
 
 
 def _struck(message: str) -> None:

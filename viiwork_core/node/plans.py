@@ -8,10 +8,13 @@ from pathlib import Path
 
 import structlog
 
+from viiwork_core.contracts.capabilities import Attaches, wire_of
 from viiwork_core.contracts.context import Context
-from viiwork_core.contracts.engine import Spec, Vendor, Wire
+from viiwork_core.contracts.engine import Address, Engine, Spec, Vendor, Wire
 from viiwork_core.engines.fleet import BackendPlan
+from viiwork_core.errors import ConfigError, PluginError
 from viiwork_core.kvshare.caches import SharedModel
+from viiwork_core.registry.guard import attempt
 from viiwork_core.registry.options import ResolvedModel
 
 _log = structlog.get_logger("viiwork.node")
@@ -30,40 +33,62 @@ class Planned:
     shared: SharedModel | None
 
 
-def plan(model: ResolvedModel, context_for: ContextFor, *, caches: Path, share: bool) -> Planned:
+def plan(
+    model: ResolvedModel, context_for: ContextFor, *, caches: Path, share: bool, vendor: Vendor = Vendor.NONE
+) -> Planned:
     """Make the model's engine and lay out its backends.
 
     `share` False: no mesh to share caches with, so none is saved. Each backend has a cache folder of its own under
-    `caches`.
+    `caches`. `vendor`: whose cards the model's `gpus` are; NONE pins nothing. Raises ConfigError for options that
+    cannot be used here and now, PluginError for an engine that fails.
     """
     config = model.config
-    engine = model.engine(model.options, context_for(model.engine.name))
+    engine, addresses, wire = _engine(model, context_for(model.engine.name))
     if model.cache and not share:
         _log.warning("kv_share is off", model=config.name, reason="caches move in a secured mesh only")
     cache = model.cache(model.options, context_for(model.engine.name)) if model.cache and share else None
-    specs = [_spec(model, index, caches if cache else None) for index in range(config.backends)]
+    if config.gpus and vendor is Vendor.NONE and None in addresses:
+        _log.warning("no card is pinned", model=config.name, reason="this node knows of no GPU; see gpu.vendor")
+    count = len(addresses)
+    specs = [_spec(model, index, count, caches if cache else None, vendor) for index in range(count)]
     timeout = engine.startup_timeout if config.startup_timeout is None else config.startup_timeout
-    backends = tuple(BackendPlan(spec, engine, cache, timeout) for spec in specs)
+    backends = tuple(BackendPlan(spec, engine, cache, timeout, at) for spec, at in zip(specs, addresses, strict=True))
     shared = None
     if cache is not None and config.kv_share is not None:
         by_id: Mapping[str, Spec] = {one.id: one.spec for one in backends}
         shared = SharedModel(config.kv_share.group, config.kv_share.min_tokens, cache, by_id)
-    return Planned(config.name, backends, model.engine.wire, shared)
+    return Planned(config.name, backends, wire, shared)
 
 
-def _spec(model: ResolvedModel, index: int, caches: Path | None) -> Spec:
+def _engine(model: ResolvedModel, context: Context) -> tuple[Engine, tuple[Address | None, ...], Wire]:
+    """The model's engine, an address for each of its backends (None: to be started), and its Wire."""
+
+    def make() -> tuple[Engine, tuple[Address | None, ...], Wire]:
+        engine = model.engine(model.options, context)
+        running = engine.addresses() if isinstance(engine, Attaches) else None
+        return engine, (None,) * model.config.backends if running is None else tuple(running), wire_of(engine)
+
+    try:
+        made = attempt(f"making the engine {model.engine.name}", make)
+    except ConfigError as error:
+        raise ConfigError(f"model {model.config.name}: {error.message}", remedy=error.remedy) from error
+    if not made[1]:
+        raise PluginError(f"the engine {model.engine.name} of model {model.config.name} attaches to no server")
+    return made
+
+
+def _spec(model: ResolvedModel, index: int, backends: int, caches: Path | None, vendor: Vendor) -> Spec:
     config = model.config
     first = index * config.gpus_per_backend
     return Spec(
         model=config.name,
         index=index,
-        backends=config.backends,
+        backends=backends,
         path=config.path,
         context=config.context,
         parallel=config.parallel,
         gpus=tuple(config.gpus[first : first + config.gpus_per_backend]),
-        # Which vendor's cards these are is for the GPU inventory to say; until it exists nothing is pinned.
-        vendor=Vendor.NONE,
+        vendor=vendor,
         args=tuple(config.args),
         env=dict(config.env),
         cache_dir=caches / f"{_folder_name(config.name)}-{index}" if caches else None,

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from viiwork_core.clock import Clock
-from viiwork_core.engines.slots import Room, SlotBook
+from viiwork_core.engines.gpus.gpu import Gpu
+from viiwork_core.engines.slots import Room, SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import CapacityReport, KvReport, ModelReport
+from viiwork_core.node import machine
+from viiwork_core.node.models import Models
 from viiwork_core.node.plans import Planned
+from viiwork_core.observe.metrics import Totals
 from viiwork_core.routing.router import Router
+from viiwork_core.web.catalog import ModelRecord, unique
 
 
 def _known(**fields: object) -> dict[str, Any]:
@@ -28,7 +33,7 @@ class Views:
     node_id: str
     version: str
     api_port: int
-    models: Sequence[Planned]
+    models: Models
     book: SlotBook
     router: Router
     members: Callable[[], Sequence[Member]]
@@ -37,10 +42,22 @@ class Views:
     mesh: str
     """secured, open or none."""
 
+    gpus: Callable[[], Sequence[Gpu] | None] = tuple
+    """This machine's cards; None: not known."""
+
+    totals: Callable[[str], Totals] = lambda _: Totals()
+    """What has been counted of a model."""
+
+    address: str | None = None
+    """This node's address in the mesh."""
+
     def capacity(self) -> CapacityReport:
-        """This node's models and their room."""
-        reports = tuple(self._report(model) for model in self.models)
+        """This node's models and their room, without those that are parked."""
+        reports = tuple(self._report(model) for model in self._serving())
         return CapacityReport(node=self.node, node_id=self.node_id, ver=self.version, models=reports)
+
+    def _serving(self) -> list[Planned]:
+        return [model for model in self.models if model.name not in self.models.parked]
 
     def _room(self, model: Planned) -> Room:
         return self.book.room(model.name) or Room(0, 0, 0, len(model.backends), 0, None)
@@ -66,21 +83,18 @@ class Views:
             return None
         return KvReport(group=model.shared.group, fingerprint=prints.pop())
 
-    def openai_models(self) -> list[dict[str, Any]]:
-        """Entries of GET /v1/models, this node's before its peers', each name once."""
-        local = {model.name: self._room(model).context or model.backends[0].spec.context for model in self.models}
-        entries = [self._entry(name, "local", context) for name, context in local.items()]
-        peers = self.router.contexts()
-        entries += [self._entry(name, "peer", context) for name, context in peers.items() if name not in local]
-        return sorted(entries, key=lambda entry: str(entry["id"]))
-
-    @staticmethod
-    def _entry(name: str, owner: str, context: int | None) -> dict[str, Any]:
-        return _known(id=name, object="model", owned_by=owner, max_model_len=context, context_length=context)
+    def records(self) -> list[ModelRecord]:
+        """The models that clients may ask for: the one source of all lists of them."""
+        local = [
+            ModelRecord(model.name, "local", self._room(model).context or model.backends[0].spec.context)
+            for model in self._serving()
+        ]
+        peers = [ModelRecord(name, "peer", context) for name, context in self.router.contexts().items()]
+        return unique([*local, *peers])
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """503 only when models are configured and none of their backends is healthy."""
-        total = sum(len(model.backends) for model in self.models)
+        """503 only when models are configured, and not all parked, and none of their backends is healthy."""
+        total = sum(len(model.backends) for model in self._serving())
         healthy = sum(view.state is BackendState.HEALTHY for view in self.book.views())
         well = healthy > 0 or total == 0
         body = {
@@ -98,24 +112,47 @@ class Views:
 
     def status(self) -> dict[str, Any]:
         """This node for people and tools."""
-        return {
-            "node": self.node,
-            "node_id": self.node_id,
-            "ver": self.version,
-            "api_port": self.api_port,
-            "uptime_s": self._uptime(),
-            "mesh": self.mesh,
-            "members": [self._member(member) for member in self.members()],
-            "models": [self._model(model) for model in self.models],
-        }
+        cards = self.gpus()
+        total, used = machine.memory_mb()
+        return _known(
+            node=self.node,
+            node_id=self.node_id,
+            ver=self.version,
+            addr=self.address,
+            api_port=self.api_port,
+            uptime_s=self._uptime(),
+            host_mem_total_mb=total,
+            host_mem_used_mb=used,
+            mesh=self.mesh,
+            members=[self._member(member) for member in self.members()],
+            gpus=None if cards is None else [self._gpu(card) for card in cards],
+            models=[self._model(model) for model in self.models],
+        )
+
+    @staticmethod
+    def _gpu(card: Gpu) -> dict[str, Any]:
+        return _known(
+            index=card.index,
+            uuid=card.uuid,
+            name=card.name,
+            vendor=str(card.vendor),
+            target=card.target,
+            util=card.utilisation,
+            vram_used_mb=card.memory_used,
+            vram_total_mb=card.memory_total,
+            power_w=card.power,
+        )
 
     @staticmethod
     def _member(member: Member) -> dict[str, Any]:
         return {"node": member.node, "addr": member.host, "role": member.role, "suspect": member.suspect}
 
     def _model(self, model: Planned) -> dict[str, Any]:
-        room = self._room(model)
-        backends = [self._backend(view) for view in self.book.views() if view.model == model.name]
+        room, totals = self._room(model), self.totals(model.name)
+        gpus = {backend.id: backend.spec.gpus for backend in model.backends}
+        backends = [
+            self._backend(view, gpus.get(view.id, ())) for view in self.book.views() if view.model == model.name
+        ]
         return _known(
             name=model.name,
             engine=model.backends[0].engine.name,
@@ -123,20 +160,28 @@ class Views:
             busy=room.busy,
             queued=self.router.queued(model.name),
             ctx=room.context,
+            requests_total=totals.requests,
+            tokens_total=totals.tokens,
+            parked=True if model.name in self.models.parked else None,
             backends=backends,
         )
 
-    def _backend(self, view: BackendView) -> dict[str, Any]:
-        states = [str(state) for state in self.book.states(view.id)]
+    def _backend(self, view: BackendView, gpus: Sequence[int]) -> dict[str, Any]:
+        states = self.book.states(view.id)
+        healthy = view.state is BackendState.HEALTHY
         return _known(
             id=view.id,
+            gpus=list(gpus) or None,
             status=str(view.state),
             phase=None if view.phase is None else str(view.phase),
             progress=view.progress,
             reason=view.reason,
             pid=view.pid,
+            rss_mb=None if view.pid is None else machine.resident_mb(view.pid),
             slots=view.slots,
-            slot_states=states,
+            busy=sum(state is not SlotState.FREE for state in states),
+            slot_states=[str(state) for state in states],
             respawns=view.respawns,
+            uptime_s=int(self.clock.monotonic() - view.since) if healthy else None,
             fingerprint=view.fingerprint,
         )

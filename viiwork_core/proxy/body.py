@@ -10,7 +10,16 @@ import msgspec
 from viiwork_core.errors import InvalidRequest
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list = msgspec.json.Decoder(list[msgspec.Raw])
 _any = msgspec.json.Decoder()
+
+# RecursionError: what is nested too deeply for the decoder.
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def first_byte(raw: msgspec.Raw) -> bytes:
+    """What kind of value it is. Without a copy of it, which may be large."""
+    return bytes(memoryview(raw)[:1])
 
 
 class Body:
@@ -23,7 +32,7 @@ class Body:
         self._changed = False
         try:
             self._fields = _object.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _NOT_JSON as error:
             raise InvalidRequest(f"the body is not a JSON object: {error}") from error
 
     def get(self, name: str) -> object:
@@ -33,9 +42,16 @@ class Body:
             return None
         try:
             value: object = _any.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _NOT_JSON as error:
             raise InvalidRequest(f"{name}: not valid JSON: {error}") from error
         return value
+
+    def items(self, name: str) -> list[msgspec.Raw] | None:
+        """The entries of a list, unread; None when the field is absent or something else."""
+        raw = self._fields.get(name)
+        if raw is None or first_byte(raw) != b"[":
+            return None
+        return _list.decode(raw)
 
     def set(self, name: str, value: object) -> None:
         """Set a field in what goes out."""

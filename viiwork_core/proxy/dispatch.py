@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from viiwork_core.clock import Clock
 from viiwork_core.errors import NoFreeSlot
 from viiwork_core.routing.router import Router
 from viiwork_core.routing.ticket import Placement, Ticket
 
+TICK = 0.25
+"""Seconds after which whoever waits is looked at again, whatever has or has not been heard: some room comes by time."""
+
+REPEAT = 5.0
+"""Seconds after which whoever waits is told its place again, though it has not changed."""
+
 GiveBack = Callable[[Placement], None]
 """Takes back a placement that nobody will use."""
+
+TellPlace = Callable[[int], Awaitable[None]]
+"""Tells a client its place in line, from 1."""
 
 
 class Dispatcher:
@@ -24,36 +33,65 @@ class Dispatcher:
         self._waiting: dict[Ticket, asyncio.Future[Placement]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def acquire(self, ticket: Ticket, give_back: GiveBack, *, again: bool = False) -> Placement:
-        """A place for the ticket, now or when one comes free before its deadline.
+    async def acquire(
+        self, ticket: Ticket, give_back: GiveBack, *, again: bool = False, tell: TellPlace | None = None
+    ) -> Placement:
+        """A place for the ticket, now or when one comes free before its deadline. `tell` hears of the wait.
 
-        Raises NotFound, QueueFull, or NoFreeSlot when the time is up. A placement that arrives for a client who has
-        just left goes to `give_back`.
+        Raises NotFound, ModelNotServed, QueueFull, or NoFreeSlot when the time is up. A placement that arrives for a
+        client who has just left goes to `give_back`.
         """
         placement = self._router.offer(ticket, self._clock.monotonic(), again=again)
         if placement is not None:
             return placement
+        began = self._clock.monotonic()
         future: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._waiting[ticket] = future
         self._arm()
         try:
+            if tell is not None:
+                await self._tell(ticket, future, tell)
             return await future
-        except asyncio.CancelledError:
+        except BaseException:
+            self._withdraw(ticket)
             if future.done() and not future.cancelled() and future.exception() is None:
                 give_back(future.result())
+            # Whom this one held up may go now.
+            self.wake()
             raise
         finally:
-            self._waiting.pop(ticket, None)
-            self._router.withdraw(ticket)
+            ticket.waited += self._clock.monotonic() - began
+            self._withdraw(ticket)
+
+    async def _tell(self, ticket: Ticket, future: asyncio.Future[Placement], tell: TellPlace) -> None:
+        """Until the wait is over: the place in line at once, when it changes, and each REPEAT seconds."""
+        told, due = 0, 0.0
+        while not future.done():
+            place, now = self._router.position(ticket), self._clock.monotonic()
+            if place is not None and (place != told or now >= due):
+                told, due = place, now + REPEAT
+                await tell(place)
+            await asyncio.wait((future,), timeout=TICK)
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        self._waiting.pop(ticket, None)
+        self._router.withdraw(ticket)
 
     def wake(self) -> None:
         """Something was released, reported or lost: see who can go."""
         if not self._waiting:
             return
+        self._forget_gone()
         for ticket, placement in self._router.settle(self._clock.monotonic()):
             self._waiting[ticket].set_result(placement)
         for ticket, error in self._router.lost():
             self._waiting[ticket].set_exception(error)
+
+    def _forget_gone(self) -> None:
+        """Take out whose client has just left: the wait is cancelled, and its task has not run since."""
+        for ticket, future in self._waiting.items():
+            if future.cancelled():
+                self._router.withdraw(ticket)
 
     def _arm(self) -> None:
         deadline = self._router.next_deadline()
@@ -61,11 +99,16 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
         if deadline is not None:
-            delay = max(0.0, deadline - self._clock.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+            delay = min(TICK, max(0.0, deadline - self._clock.monotonic()))
+            self._timer = asyncio.get_running_loop().call_later(delay, self.look)
 
-    def _expire(self) -> None:
-        for ticket in self._router.expire(self._clock.monotonic()):
+    def look(self) -> None:
+        """Grant what can be granted, and end the waiting of those whose time is up."""
+        self.wake()
+        late = self._router.expire(self._clock.monotonic())
+        for ticket in late:
             model, limit = ticket.query.model, f"{self._queue_timeout:g}s"
             self._waiting[ticket].set_exception(NoFreeSlot(f"no free slot for {model} within {limit}", retry_after=2))
+        if late:
+            self.wake()
         self._arm()

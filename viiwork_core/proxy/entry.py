@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from viiwork_core.clock import Clock
 from viiwork_core.engines.slots import SlotBook
-from viiwork_core.errors import BackendFailed, ModelNotServed, NoCapacity, NoFreeSlot, ViiworkError
+from viiwork_core.errors import BackendFailed, ModelNotServed, NoCapacity, NoFreeSlot, QueueFull, ViiworkError
 from viiwork_core.proxy.dispatch import Dispatcher
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.execute import Executor
 from viiwork_core.proxy.forward import Forwarder
 from viiwork_core.routing.backends import LocalBackends
 from viiwork_core.routing.router import Router
-from viiwork_core.routing.ticket import Here, Placement, There, Ticket
+from viiwork_core.routing.ticket import Here, Placement, Ticket
 
 
 class Receiver:
@@ -34,6 +34,7 @@ class Receiver:
             await self._executor.run(exchange, reservation)
         except BackendFailed as error:
             raise NoCapacity("backend failed before responding") from error
+        await exchange.finish()
 
 
 class Entry:
@@ -42,7 +43,6 @@ class Entry:
     def __init__(
         self,
         *,
-        node: str,
         router: Router,
         dispatcher: Dispatcher,
         book: SlotBook,
@@ -52,7 +52,6 @@ class Entry:
         queue_timeout: float,
         forward_retry: int,
     ) -> None:
-        self._node = node
         self._router = router
         self._dispatcher = dispatcher
         self._book = book
@@ -70,41 +69,53 @@ class Entry:
         """
         ticket = self._ticket(exchange)
         errors: list[ViiworkError] = []
-        picks = self._forward_retry
-        placement: Placement | None = await self._acquire(ticket, exchange, again=False)
-        last = False
+        placement: Placement | None = await self._acquire(ticket, exchange)
+        retries = self._forward_retry
         while placement is not None:
-            try:
-                return await self._attempt(exchange, placement)
-            except ViiworkError as error:
-                if exchange.started or error.retry != "elsewhere":
-                    raise
-                errors.append(error)
-            ticket.tried.add(self._host(placement))
-            placement, picks = (self._pick(ticket) if picks else None), picks - 1
-            if placement is None and not last:
-                ticket.tried.clear()
-                placement, last = await self._acquire(ticket, exchange, again=True), True
-                picks = 0
+            if await self._served(exchange, placement, errors):
+                return
+            ticket.tried.add(placement.name)
+            placement = self._router.pick(ticket, self._clock.monotonic()) if retries else None
+            retries -= 1
+        if await self._served(exchange, await self._last(ticket, exchange, errors), errors):
+            return
         raise _summary(errors)
+
+    async def _served(self, exchange: Exchange, placement: Placement, errors: list[ViiworkError]) -> bool:
+        """Whether the place answered. What may go elsewhere is added to `errors`; all else is raised."""
+        try:
+            await self._attempt(exchange, placement)
+        except ViiworkError as error:
+            if exchange.started or error.retry != "elsewhere":
+                raise
+            errors.append(error)
+            return False
+        await exchange.finish()
+        return True
+
+    async def _last(self, ticket: Ticket, exchange: Exchange, errors: list[ViiworkError]) -> Placement:
+        """A place for the last try, also one that was tried before."""
+        ticket.tried.clear()
+        try:
+            return await self._acquire(ticket, exchange, again=True)
+        except (NoFreeSlot, QueueFull):
+            # That no room came is no news to a client whom something failed before.
+            if not all(_is_refusal(error) for error in errors):
+                raise _summary(errors) from None
+            raise
 
     def _ticket(self, exchange: Exchange) -> Ticket:
         request = exchange.request
         deadline = self._clock.monotonic() + self._queue_timeout
         return Ticket(query=request.query, weight=request.weight, deadline=deadline, pin=request.pin)
 
-    def _host(self, placement: Placement) -> str:
-        return placement.member.node if isinstance(placement, There) else self._node
-
-    async def _acquire(self, ticket: Ticket, exchange: Exchange, *, again: bool) -> Placement:
-        began = self._clock.monotonic()
-        placement = await self._dispatcher.acquire(ticket, self._give_back, again=again)
-        exchange.queued_s += self._clock.monotonic() - began
-        exchange.extra["X-Viiwork-Queued-Ms"] = str(round(exchange.queued_s * 1000))
-        return placement
-
-    def _pick(self, ticket: Ticket) -> Placement | None:
-        return self._router.pick(ticket, self._clock.monotonic())
+    async def _acquire(self, ticket: Ticket, exchange: Exchange, *, again: bool = False) -> Placement:
+        try:
+            tell = exchange.tell_place if exchange.tells_place else None
+            return await self._dispatcher.acquire(ticket, self._give_back, again=again, tell=tell)
+        finally:
+            exchange.queued_s = ticket.waited
+            exchange.extra["X-Viiwork-Queued-Ms"] = str(round(exchange.queued_s * 1000))
 
     def _give_back(self, placement: Placement) -> None:
         if isinstance(placement, Here):
@@ -129,9 +140,13 @@ class Entry:
             self._dispatcher.wake()
 
 
+def _is_refusal(error: ViiworkError) -> bool:
+    return isinstance(error, (NoFreeSlot, NoCapacity, ModelNotServed))
+
+
 def _summary(errors: list[ViiworkError]) -> ViiworkError:
     """What to tell a client whom no route could serve: refusals for want of room are not failures."""
-    if all(isinstance(error, (NoFreeSlot, NoCapacity, ModelNotServed)) for error in errors):
+    if all(_is_refusal(error) for error in errors):
         return NoCapacity("no route has capacity", retry_after=2)
     reasons = "; ".join(dict.fromkeys(error.message for error in errors))
     return BackendFailed(f"no route could serve the request: {reasons}")

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
 
 from viiwork_core.clock import Clock
-from viiwork_core.contracts.engine import UsageSource, Wire
+from viiwork_core.contracts.engine import Wire
 from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
-from viiwork_core.errors import AnswerCut, BackendFailed, NoFreeSlot, NotFound
+from viiwork_core.errors import BackendFailed, InvalidRequest, NoFreeSlot, NotFound, ViiworkError
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.headers import outgoing
-from viiwork_core.proxy.relay import relay
+from viiwork_core.proxy.relay import asks_usage, relay
 from viiwork_core.proxy.request import InferenceRequest
 from viiwork_core.proxy.upstream import Upstream
 
 REFUSALS = (429, 503)
 """An engine's or a peer's way to say "not now": another route may have room."""
 
+MISSENT = dict.fromkeys((301, 302, 303, 307, 308), "it is somewhere else") | {401: "it does not know this node's key"}
+"""An engine's answers that say that its address or key is wrong. A redirect is not followed: a client who did would ask
+a machine that it knows nothing of, and a 401 may quote the key."""
+
+ASK_AFTER_S = (0.0, 0.05, 0.25)
+"""After so many seconds a backend is asked whether it is done with what was aborted there. Some take a moment to
+notice, and their slot should not have to wait for the regular question, a second later."""
+
+ASK_SILENT_AFTER_S = (1.1,)
+"""The same where no byte of the answer had come. llama-server looks for its client after a second without anything
+else to do, and each question puts that off."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 """Starts background work that outlives the request."""
@@ -56,19 +68,33 @@ class Executor:
         self._poke = poke
 
     async def run(self, exchange: Exchange, reservation: Reservation) -> None:
-        """Serve a request on its reservation and release it, whatever happens.
+        """Serve a request on its reservation, all but the answer's end, and release it, whatever happens.
 
         Raises BackendFailed, NoFreeSlot (the engine refused) or NotFound (the engine has no such path) before the
         first byte, AnswerCut after it.
         """
-        exchange.backend = reservation.backend
+        exchange.placed(self._clock.monotonic(), backend=reservation.backend)
+        if not self._wires[reservation.model].drain_on_abort:
+            await self._run(exchange, reservation)
+            return
+        work = asyncio.ensure_future(self._run(exchange, reservation))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            exchange.abandoned = True
+            self._spawn(_drained(work))
+            raise
+
+    async def _run(self, exchange: Exchange, reservation: Reservation) -> None:
         turn = self._turn(exchange.request, reservation)
         try:
             await self._serve(exchange, reservation, turn)
         except BaseException as error:
-            self._release(reservation, aborted=isinstance(error, (asyncio.CancelledError, AnswerCut)))
-            if isinstance(error, (BackendFailed, AnswerCut)):
-                self._poke(reservation.backend)
+            if isinstance(error, BackendFailed):
+                self._book.doubt(reservation.backend)
+            # What was never sent leaves the slot as it was; of all else the engine must say when it is done with it.
+            aborted = not isinstance(error, (NotFound, InvalidRequest))
+            self._release(reservation, aborted=aborted, silent=_client_left(error) and exchange.first_byte_at is None)
             raise
         if turn is not None and exchange.status == 200:
             self._spawn(self._after(turn, exchange.usage))
@@ -87,16 +113,13 @@ class Executor:
         request = exchange.request
         if request.path not in wire.endpoints:
             raise NotFound(f"{request.path} is not served by the engine of {request.query.model}")
+        headers, body = self._headers(request, wire), self._body(request, reservation, wire)
         if turn is not None:
             await self._caches.before(turn)
         self._caches.occupy(reservation, request.query.session)
         self._book.enter(reservation, SlotState.RUNNING)
         sending = self._upstream.post(
-            reservation.address,
-            request.path,
-            headers=self._headers(request, wire),
-            body=self._body(request, reservation, wire),
-            keep_alive=wire.keep_alive,
+            reservation.address, request.path, headers=headers, body=body, keep_alive=wire.keep_alive
         )
         async with sending as response:
             await self._answer(exchange, reservation, wire, response)
@@ -106,18 +129,21 @@ class Executor:
     ) -> None:
         if response.status in REFUSALS:
             raise NoFreeSlot(f"the backend answered {response.status}")
+        if response.status in MISSENT:
+            raise BackendFailed(f"the backend answered {response.status}: {MISSENT[response.status]}")
         extra = {
             "X-Viiwork-Node": self._node,
             "X-Viiwork-Backend": reservation.backend,
             "X-Gpu-Backend": reservation.backend,
             "X-Viiwork-Model": reservation.model,
         }
-        await exchange.begin(response.status, response.raw_headers, from_peer=False, extra=extra)
-        await relay(response, exchange, wire, self._clock)
+        await relay(response, exchange, wire, self._clock, extra=extra)
 
     @staticmethod
     def _headers(request: InferenceRequest, wire: Wire) -> list[tuple[str, str]]:
-        headers = [*outgoing(request.headers), ("x-request-id", request.id)]
+        own = {name.lower() for name, _ in wire.headers}
+        headers = [pair for pair in outgoing(request.headers, without=wire.session_header) if pair[0] not in own]
+        headers += [("x-request-id", request.id), *wire.headers]
         if wire.session_header is not None and request.query.session is not None:
             headers.append((wire.session_header, request.query.session))
         return headers
@@ -129,7 +155,9 @@ class Executor:
             body.drop(wire.slot_field)
             if reservation.slot is not None:
                 body.set(wire.slot_field, reservation.slot)
-        if wire.usage is UsageSource.INCLUDE_USAGE and request.stream and not request.wants_usage:
+        if wire.model is not None:
+            body.set("model", wire.model)
+        if asks_usage(request, wire):
             options = body.get("stream_options")
             body.set("stream_options", {**(options if isinstance(options, dict) else {}), "include_usage": True})
         return body.edited()
@@ -141,8 +169,22 @@ class Executor:
         finally:
             self._release(turn.reservation)
 
-    def _release(self, reservation: Reservation, *, aborted: bool = False) -> None:
+    def _release(self, reservation: Reservation, *, aborted: bool = False, silent: bool = False) -> None:
         self._book.release(reservation, aborted=aborted)
-        if aborted:
-            self._poke(reservation.backend)
+        delays = ASK_SILENT_AFTER_S if silent else ASK_AFTER_S
+        for delay in delays if aborted else ():
+            asyncio.get_running_loop().call_later(delay, self._poke, reservation.backend)
         self._released()
+
+
+def _client_left(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)
+
+
+async def _drained(work: asyncio.Future[None]) -> None:
+    """Wait for work that nobody waits for any more, and whose failures nobody has to hear of."""
+    try:
+        with suppress(ViiworkError):
+            await work
+    finally:
+        work.cancel()

@@ -33,20 +33,19 @@ class Forwarder:
         self._clock = clock
 
     async def run(self, exchange: Exchange, member: Member) -> None:
-        """Serve a request at `member`.
+        """Serve a request at `member`, all but the answer's end.
 
         Raises NoFreeSlot when it refuses and BackendFailed when it fails, both before the first byte; AnswerCut.
         """
         request = exchange.request
+        exchange.placed(self._clock.monotonic(), peer=member.node)
         opening = self._links.open_post(member, request.path, headers=self._headers(request), body=request.body.raw)
         async with opening as response:
             if response.status in REFUSALS:
                 raise NoFreeSlot(f"{member.node} has no room")
             if response.status == UNPROVEN:
                 raise BackendFailed(f"{member.node} could not verify this node's signature")
-            extra = {"X-Viiwork-Origin": self._node}
-            await exchange.begin(response.status, response.raw_headers, from_peer=True, extra=extra)
-            await relay(response, exchange, PEER, self._clock)
+            await relay(response, exchange, PEER, self._clock, extra={"X-Viiwork-Origin": self._node})
 
     def _headers(self, request: InferenceRequest) -> list[tuple[str, str]]:
         headers = [*outgoing(request.headers), ("X-Request-Id", request.id)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 Raw = tuple[bytes, bytes]
 
@@ -20,27 +20,45 @@ _NOT_SENT = _HOP | _CREDENTIALS | _REPLACED | _SESSION | {b"origin", b"referer"}
 _NOT_RETURNED = _HOP | {b"set-cookie", b"date", b"server"}
 
 
-def outgoing(headers: Iterable[Raw]) -> list[tuple[str, str]]:
-    """A client's headers as they go on to an engine or a peer."""
+def outgoing(headers: Sequence[Raw], *, without: str | None = None) -> list[tuple[str, str]]:
+    """A client's headers as they go on to an engine or a peer; `without`: one more that is not the client's to set."""
+    dropped = _NOT_SENT | _for_this_hop(headers)
+    if without is not None:
+        dropped |= {without.lower().encode()}
     kept = []
     for name, value in headers:
         lower = name.lower()
-        if lower in _NOT_SENT or lower.startswith((b"x-viiwork-", b"access-control-")):
+        if lower in dropped or lower.startswith((b"x-viiwork-", b"access-control-")):
             continue
-        kept.append((lower.decode("latin-1"), value.decode("latin-1")))
+        kept.append((lower.decode("latin-1"), _text(value)))
     return kept
 
 
-def returning(headers: Iterable[Raw], *, from_peer: bool, extra: Mapping[str, str]) -> list[Raw]:
+def _for_this_hop(headers: Iterable[Raw]) -> frozenset[bytes]:
+    """What Connection names besides itself: it is meant for the next hop only."""
+    named = [value for name, value in headers if name.lower() == b"connection"]
+    return frozenset(part.strip().lower() for value in named for part in value.split(b","))
+
+
+def _text(value: bytes) -> str:
+    """A header as text that becomes the same bytes again: the client library writes UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def returning(headers: Sequence[Raw], *, from_peer: bool, extra: Mapping[str, str]) -> list[Raw]:
     """An engine's or a peer's answer headers as they go back to the client, with our own added.
 
     An engine's X-Viiwork-* would be lies; a peer's say which backend answered and stay. `extra` wins over both.
     """
     own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in extra.items()}
+    dropped = _NOT_RETURNED | _for_this_hop(headers)
     kept = []
     for name, value in headers:
         lower = name.lower()
-        if lower in _NOT_RETURNED or lower in own or lower.startswith(b"access-control-"):
+        if lower in dropped or lower in own or lower.startswith(b"access-control-"):
             continue
         if lower.startswith((b"x-viiwork-", b"x-gpu-backend")) and not from_peer:
             continue

@@ -10,10 +10,13 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
+import anyio.to_thread
+import msgspec
 
 from viiwork_core.contracts.policy import Query
 from viiwork_core.errors import BodyTooLarge, InvalidRequest
-from viiwork_core.proxy.body import Body
+from viiwork_core.proxy.body import Body, first_byte
+from viiwork_core.proxy.budget import Share
 from viiwork_core.proxy.headers import Raw, first
 
 Scope = MutableMapping[str, Any]
@@ -23,7 +26,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LARGE = 1024 * 1024
 """Bodies over this are parsed and hashed in a thread (31 MiB take 58 ms to parse and 31 ms to hash)."""
 
+LONGEST_NAME = 256
+"""Characters of a model's name; no node can report a longer one."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_ONE, _NUMBER = msgspec.Raw(b'""'), frozenset(bytes([digit]) for digit in b"-0123456789")
 _HOST = re.compile(r"[A-Za-z0-9.:_\-\[\]]{1,253}")
 
 
@@ -51,20 +58,24 @@ class InferenceRequest:
     pin: str | None
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge before reading more than `limit` bytes, ClientGone."""
+async def read_body(scope: Scope, receive: Receive, limit: int, share: Share | None = None) -> bytes:
+    """The whole body, counted in `share`. Raises ClientGone, and BodyTooLarge or BodiesFull before reading more."""
     announced = first(scope["headers"], b"content-length")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
+    if share is not None and announced is not None and announced.isdecimal():
+        share.announce(int(announced))
     chunks, size = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientGone("the client left while sending")
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > limit:
             raise _too_large(limit)
+        if share is not None:
+            share.take(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
@@ -106,6 +117,8 @@ def build(scope: Scope, body: Body, session: str | None, *, pin: str | None, rid
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("model is required", remedy='send {"model": NAME}; GET /v1/models lists the names')
+    if len(model) > LONGEST_NAME:
+        raise InvalidRequest(f"model is longer than {LONGEST_NAME} characters")
     options = body.get("stream_options")
     return InferenceRequest(
         id=rid,
@@ -114,7 +127,7 @@ def build(scope: Scope, body: Body, session: str | None, *, pin: str | None, rid
         headers=scope["headers"],
         body=body,
         query=Query(model=model, session=session, prompt_tokens=max(1, len(body.raw) // 4)),
-        weight=_weight(body),
+        weight=_weight(scope["path"], body),
         stream=body.get("stream") is True,
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         pin=pin,
@@ -127,8 +140,10 @@ def target(scope: Scope) -> str:
     return f"{path}?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else path
 
 
-def _weight(body: Body) -> int:
+def _weight(path: str, body: Body) -> int:
     """Slots that a request takes in an engine: n times its prompts."""
-    n, prompt = body.get("n"), body.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
-    return prompts * (n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1)
+    n = body.get("n")
+    prompts = body.items("input" if path.endswith("/embeddings") else "prompt") or [_ONE]
+    # A list of numbers is one prompt, given as tokens.
+    count = 1 if first_byte(prompts[0]) in _NUMBER else len(prompts)
+    return count * (n if isinstance(n, int) and not isinstance(n, bool) and n > 0 else 1)

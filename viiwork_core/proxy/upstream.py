@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -11,9 +13,10 @@ import aiohttp
 
 from viiwork_core.contracts.engine import Address
 from viiwork_core.errors import BackendFailed
+from viiwork_core.proxy.request import LARGE
 
 CONNECT_S = 5.0
-_NO_AUTO = ("Accept-Encoding", "User-Agent", "Accept")
+_NO_AUTO = ("Accept-Encoding", "User-Agent", "Accept", "Content-Type")
 """aiohttp adds none of these by itself: the client's own go through, and nothing is compressed."""
 
 
@@ -21,6 +24,8 @@ def _session(*, keep_alive: bool) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=not keep_alive),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        # A server's cookie would go out with the next client's request.
+        cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,
         skip_auto_headers=_NO_AUTO,
@@ -50,12 +55,24 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An engine's answer, its body still to be read. Leaving early closes the connection, which the engine takes
         as the client's leaving. Raises BackendFailed when no answer begins."""
-        request = self._sessions[keep_alive].post(address.url + path, data=body, headers=headers, allow_redirects=False)
+        # In chunks, since a large body in one piece blocks the loop.
+        data = io.BytesIO(body) if len(body) > LARGE else body
         try:
-            response = await request
+            response = await self._sessions[keep_alive].post(
+                address.url + path, data=data, headers=headers, allow_redirects=False
+            )
         except (aiohttp.ClientError, OSError) as error:
-            raise BackendFailed(f"the backend did not answer: {error}") from error
+            raise BackendFailed(f"the backend did not answer: {_words(error)}") from error
         try:
             yield response
         finally:
             response.close()
+
+
+def _words(error: Exception) -> str:
+    """What happened, for a client: without the address, and without quoting what came instead of an answer."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what it sent is not HTTP"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"it takes no connection ({os.strerror(error.os_error.errno or 0)})"
+    return str(error) or type(error).__name__

@@ -6,6 +6,7 @@ llama.cpp says it in `timings` (cache_n, prompt_n, predicted_n), which come unas
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
@@ -59,24 +60,44 @@ class AnswerEnd:
             self._size -= len(self._chunks.popleft())
 
     @property
+    def kept(self) -> int:
+        """How many bytes are kept."""
+        return self._size
+
+    @property
     def done(self) -> bool:
-        """Whether the stream's last event is `data: [DONE]`."""
-        return b"".join(self._chunks).rstrip().endswith(b"data: [DONE]")
+        """Whether the stream's last line of data is `data: [DONE]`. A model may well write that inside a line."""
+        return next(_data_from_end(b"".join(self._chunks)), b"") == b"[DONE]"
 
     def usage(self) -> Usage:
         """The counts, as far as the engine gave them."""
         text = b"".join(self._chunks)
         if not self._stream:
             return _read(text) or Usage()
-        events = (line[5:].strip() for line in reversed(text.split(b"\n")) if line.startswith(b"data:"))
-        found = (_read(event) for event in events if b'"usage"' in event or b'"timings"' in event)
+        if not _tells(text):
+            return Usage()
+        found = (_read(data) for data in _data_from_end(text) if _tells(data))
         return next((usage for usage in found if usage is not None), Usage())
+
+
+def _tells(text: bytes) -> bool:
+    return b'"usage"' in text or b'"timings"' in text
+
+
+def _data_from_end(text: bytes) -> Iterator[bytes]:
+    """What the `data:` lines carry, the last one first. Reads no further back than it is asked to."""
+    start = len(text)
+    while (start := text.rfind(b"data:", 0, start)) >= 0:
+        if start == 0 or text[start - 1] in b"\r\n":
+            end = text.find(b"\n", start)
+            line = text[start + 5 : end if end >= 0 else len(text)]
+            yield line.partition(b"\r")[0].strip()
 
 
 def _read(text: bytes) -> Usage | None:
     try:
         answer = _answer.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if answer.timings is not None and answer.timings.prompt_n is not None:
         cached = answer.timings.cache_n or 0

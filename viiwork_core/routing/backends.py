@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from viiwork_core.contracts.policy import Candidate, Policy, Query
 from viiwork_core.engines.slots import Reservation, Room, SlotBook
-from viiwork_core.engines.states import BackendView
+from viiwork_core.engines.states import BackendState, BackendView
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,12 @@ class LocalBackends:
         return self._book.room(model)
 
     def models(self) -> tuple[str, ...]:
-        """This node's models, each once."""
-        return tuple(dict.fromkeys(view.model for view in self._book.views()))
+        """This node's models, each once; without those that are on their way out."""
+        return tuple(dict.fromkeys(view.model for view in self._book.views() if not view.leaving))
+
+    def parked(self, model: str) -> bool:
+        """Whether the model was taken down here, or is being so."""
+        return any(view.model == model and view.goal is BackendState.PARKED for view in self._book.views())
 
     def held(self, query: Query) -> int | None:
         """The most tokens that any open backend here holds of the query's session; None: unknown."""
@@ -54,18 +58,21 @@ class LocalBackends:
         found = (self._held(view, query.session) for view, _ in self._book.open_backends(query.model))
         return max((held.tokens for held in found if held), default=None)
 
-    def reserve(self, query: Query, weight: int) -> Reservation | None:
-        """Reserve slots on the backend that the policy ranks first; None: no room.
+    def free(self, model: str, weight: int, tried: Collection[str] = ()) -> int:
+        """Free slots of the backends that `reserve` would choose from."""
+        return sum(free for _, free in self._fitting(model, weight, tried))
 
-        A request that weighs more than any backend has slots takes a whole backend.
-        """
-        views = {}
-        candidates = []
-        for view, free in self._book.open_backends(query.model):
-            if free >= min(weight, view.slots):
-                views[view.id] = view
-                candidates.append(self._candidate(view, free, query))
-        for backend_id in self._policy.rank(query, candidates, self._rng):
+    def _fitting(self, model: str, weight: int, tried: Collection[str]) -> list[tuple[BackendView, int]]:
+        """Backends with room for a request. One that weighs more than a backend has slots takes it whole."""
+        known = self._book.open_backends(model)
+        return [(view, free) for view, free in known if view.id not in tried and free >= min(weight, view.slots)]
+
+    def reserve(self, query: Query, weight: int, tried: Collection[str] = ()) -> Reservation | None:
+        """Reserve slots on the backend that the policy ranks first, those in `tried` left out; None: no room."""
+        fitting = self._fitting(query.model, weight, tried)
+        views = {view.id: view for view, _ in fitting}
+        candidates = [self._candidate(view, free, query) for view, free in fitting]
+        for backend_id in self._policy.rank(query, candidates, self._rng) if candidates else ():
             view = views[backend_id]
             held = self._held(view, query.session) if query.session else None
             prefer = held.slot if held else None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from viiwork_core.errors import QueueFull
 from viiwork_core.routing.ticket import Placement, Ticket
+
+Lost = TypeVar("Lost")
 
 
 class Queue:
@@ -27,23 +30,27 @@ class Queue:
         """How many wait for `model`."""
         return len(self._waiting.get(model, ()))
 
+    def position(self, ticket: Ticket) -> int | None:
+        """A ticket's place in its model's line, from 1; None: it does not wait."""
+        tickets = self._waiting.get(ticket.query.model, ())
+        return next((place for place, other in enumerate(tickets, start=1) if other is ticket), None)
+
     def blocks(self, ticket: Ticket) -> bool:
-        """Whether somebody waits whom `ticket` must not overtake. A pinned waiter holds nobody up."""
-        return ticket.pin is None and any(other.pin is None for other in self._waiting.get(ticket.query.model, ()))
+        """Whether somebody waits whom `ticket` must not overtake: one that wants the same host, or any as it does."""
+        return any(other.pin == ticket.pin for other in self._waiting.get(ticket.query.model, ()))
 
     def add(self, ticket: Ticket, *, again: bool = False) -> None:
-        """Queue a ticket; one that was placed before and refused (`again`) keeps its turn at the head.
+        """Queue a ticket; one that was placed before and refused (`again`) keeps its turn among the others.
 
-        Raises QueueFull.
+        Raises QueueFull; for one that keeps its turn only where nobody may wait at all.
         """
         model = ticket.query.model
-        if self.length(model) >= self._bound:
+        if self.length(model) >= self._bound and not (again and self._bound):
             raise QueueFull(f"queue for {model} is full", retry_after=2)
         tickets = self._waiting.setdefault(model, deque())
-        if again:
-            tickets.appendleft(ticket)
-        else:
-            tickets.append(ticket)
+        # All have the same time to wait, so who came earlier has the earlier deadline.
+        place = sum(other.deadline <= ticket.deadline for other in tickets) if again else len(tickets)
+        tickets.insert(place, ticket)
 
     def remove(self, ticket: Ticket) -> None:
         """Forget a ticket; no matter if it does not wait."""
@@ -59,19 +66,19 @@ class Queue:
     def settle(self, model: str, place: Callable[[Ticket], Placement | None]) -> list[tuple[Ticket, Placement]]:
         """Place whoever can be placed, in order.
 
-        The first unpinned ticket without a place ends it for the unpinned ones behind it that want as much: what it
-        cannot have they cannot either, and nobody overtakes.
+        A ticket without a place ends it for those behind it with the same pin, or none as it has: nobody overtakes.
+        Tickets of different pins want different hosts and do not hold each other up.
         """
         placed: list[tuple[Ticket, Placement]] = []
-        stuck = False
+        stuck: set[str | None] = set()
         for ticket in tuple(self._waiting.get(model, ())):
-            if stuck and ticket.pin is None:
+            if ticket.pin in stuck:
                 continue
             placement = place(ticket)
             if placement is not None:
                 placed.append((ticket, placement))
-            elif ticket.pin is None:
-                stuck = True
+            else:
+                stuck.add(ticket.pin)
         self._drop(ticket for ticket, _ in placed)
         return placed
 
@@ -81,9 +88,12 @@ class Queue:
         self._drop(late)
         return late
 
-    def take(self, model: str) -> list[Ticket]:
-        """Take out and return all tickets of a model that nobody serves any more."""
-        return list(self._waiting.pop(model, ()))
+    def take(self, model: str, lost: Callable[[Ticket], Lost | None]) -> list[tuple[Ticket, Lost]]:
+        """Take out and return the tickets of a model that are `lost`, each with the reason."""
+        judged = [(ticket, lost(ticket)) for ticket in self._waiting.get(model, ())]
+        gone = [(ticket, reason) for ticket, reason in judged if reason is not None]
+        self._drop(ticket for ticket, _ in gone)
+        return gone
 
     def next_deadline(self) -> float | None:
         """The earliest deadline of all; None: nobody waits."""

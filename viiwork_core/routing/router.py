@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from viiwork_core.contracts.policy import Candidate, Policy, Query
-from viiwork_core.errors import NotFound
+from viiwork_core.errors import ModelNotServed, NotFound, ViiworkError
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.report import ModelReport
 from viiwork_core.routing.backends import LocalBackends
@@ -31,13 +32,15 @@ class _Peer:
     def model(self, name: str) -> ModelReport | None:
         return next((model for model in self.view.report.models if model.name == name), None)
 
-    def free(self, model: ModelReport) -> int:
-        """Free slots by the peer's report, less what the report cannot know of yet."""
+    def free(self, model: ModelReport, weight: int) -> int:
+        """Free slots by the peer's report, less what the report cannot know of yet; 0: too few for `weight`."""
         asked_at = self.view.asked_at
         if self.refused.get(model.name, float("-inf")) >= asked_at or not model.healthy_backends:
             return 0
-        unseen = sum(forward.model == model.name and forward.begun >= asked_at for forward in self.forwards)
-        return max(0, model.slots - model.busy - unseen)
+        unseen = sum(one.weight for one in self.forwards if one.model == model.name and one.begun >= asked_at)
+        free = model.slots - model.busy - unseen
+        # A heavy request takes a whole backend there, as it would here.
+        return free if free >= max(1, min(weight, model.slots // model.healthy_backends)) else 0
 
 
 class Router:
@@ -66,9 +69,11 @@ class Router:
     def report(self, view: PeerView) -> None:
         """Take in a peer's report. One that was asked for earlier than the known one changes nothing."""
         peer = self._peers.get(view.member.node)
+        if peer is not None and view.asked_at < peer.view.asked_at:
+            return
         if peer is None or peer.view.member.node_id != view.member.node_id:
             self._peers[view.member.node] = _Peer(view)
-        elif view.asked_at >= peer.view.asked_at:
+        else:
             peer.view = view
 
     def forget(self, node: str) -> None:
@@ -93,7 +98,7 @@ class Router:
         """Place a ticket now, or queue it and return None: `settle` or `expire` will name it.
 
         `again`: it was placed before and refused there, so it keeps its turn.
-        Raises NotFound for a model or host that nobody knows, QueueFull.
+        Raises NotFound for a model or host that nobody knows, ModelNotServed for a model that is parked, QueueFull.
         """
         self._check_known(ticket)
         placement = self.pick(ticket, now) if again or not self._queue.blocks(ticket) else None
@@ -112,12 +117,12 @@ class Router:
         """The tickets whose time is up; they wait no longer."""
         return self._queue.expire(now)
 
-    def lost(self) -> list[tuple[Ticket, NotFound]]:
+    def lost(self) -> list[tuple[Ticket, ViiworkError]]:
         """The tickets whose model or host is gone; they wait no longer."""
-        gone = []
+        gone: list[tuple[Ticket, ViiworkError]] = []
         for model in self._queue.models():
-            if not self._hosts(model):
-                gone += [(ticket, self._unknown_model(model)) for ticket in self._queue.take(model)]
+            hosts = self._hosts(model)
+            gone += self._queue.take(model, partial(self._unknown, hosts=hosts))
         return gone
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -131,6 +136,18 @@ class Router:
     def queued(self, model: str) -> int:
         """How many wait for a model here."""
         return self._queue.length(model)
+
+    def position(self, ticket: Ticket) -> int | None:
+        """A waiting ticket's place in line, from 1; None: it does not wait."""
+        return self._queue.position(ticket)
+
+    def knows(self, model: str) -> bool:
+        """Whether some node serves the model, or this one would if it were not parked."""
+        return bool(self._hosts(model)) or self._local.parked(model)
+
+    def reports(self) -> tuple[PeerView, ...]:
+        """What every peer said last."""
+        return tuple(peer.view for peer in self._peers.values())
 
     def contexts(self) -> dict[str, int | None]:
         """Every model that some peer reports, with the smallest context that one of them reports for it."""
@@ -157,16 +174,20 @@ class Router:
     # How a place is chosen
 
     def _check_known(self, ticket: Ticket) -> None:
-        model = ticket.query.model
-        hosts = self._hosts(model)
-        if not hosts:
-            raise self._unknown_model(model)
-        if ticket.pin is not None and ticket.pin not in hosts:
-            raise NotFound(f'model "{model}" is not served by host "{ticket.pin}"', remedy=f"hosts: {_names(hosts)}")
+        if (error := self._unknown(ticket, self._hosts(ticket.query.model))) is not None:
+            raise error
 
-    def _unknown_model(self, model: str) -> NotFound:
-        known = {*self.contexts(), *self._local.models()}
-        return NotFound(f'model "{model}" is not served by any node', remedy=f"known models: {_names(known)}")
+    def _unknown(self, ticket: Ticket, hosts: set[str]) -> ViiworkError | None:
+        model = ticket.query.model
+        if self._local.parked(model) and (ticket.pin == self._node or not hosts):
+            what = f'model "{model}" is parked on {self._node}'
+            return ModelNotServed(what, remedy=f"start it again there: viiwork up {model}", retry_after=5)
+        if not hosts:
+            known = {*self.contexts(), *self._local.models()}
+            return NotFound(f'model "{model}" is not served by any node', remedy=f"known models: {_names(known)}")
+        if ticket.pin is not None and ticket.pin not in hosts:
+            return NotFound(f'model "{model}" is not served by host "{ticket.pin}"', remedy=f"hosts: {_names(hosts)}")
+        return None
 
     def _hosts(self, model: str) -> set[str]:
         hosts = {node for node, peer in self._peers.items() if peer.model(model)}
@@ -182,27 +203,28 @@ class Router:
             for candidate in (*self._local_candidate(ticket), *self._peer_candidates(ticket, now))
             if ticket.pin in (None, candidate.id) and candidate.id not in ticket.tried
         ]
-        for host in self._policy.rank(ticket.query, candidates, self._rng):
+        for host in self._policy.rank(ticket.query, candidates, self._rng) if candidates else ():
             if host != self._node:
                 peer = self._peers[host]
-                forward = There(peer.view.member, ticket.query.model, now)
+                forward = There(peer.view.member, ticket.query.model, ticket.weight, now)
                 peer.forwards.append(forward)
                 return forward
-            reservation = self._local.reserve(ticket.query, ticket.weight)
+            reservation = self._local.reserve(ticket.query, ticket.weight, ticket.tried)
             if reservation is not None:
                 return Here(reservation)
         return None
 
     def _local_candidate(self, ticket: Ticket) -> Iterable[Candidate]:
         room = self._local.room(ticket.query.model)
-        if room is not None and room.free:
+        free = self._local.free(ticket.query.model, ticket.weight, ticket.tried)
+        if room is not None and free:
             held = self._local.held(ticket.query)
-            yield Candidate(id=self._node, local=True, slots=room.slots, free=room.free, rtt_ms=0.0, held_tokens=held)
+            yield Candidate(id=self._node, local=True, slots=room.slots, free=free, rtt_ms=0.0, held_tokens=held)
 
     def _peer_candidates(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
         for node, peer in self._peers.items():
             model = peer.model(ticket.query.model)
-            if model is not None and self._fresh(peer, now) and (free := peer.free(model)):
+            if model is not None and self._fresh(peer, now) and (free := peer.free(model, ticket.weight)):
                 yield self._peer_candidate(node, peer, ticket.query, free=free)
 
     @staticmethod

@@ -23,8 +23,11 @@ class Ticket:
     pin: str | None = None
     """The only host that may serve it (?host=)."""
 
+    waited: float = 0.0
+    """Seconds that it spent in the queue."""
+
     tried: set[str] = field(default_factory=set)
-    """Hosts that have refused or failed it."""
+    """Where it was refused or failed: other hosts by name, this host's backends by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,11 @@ class Here:
 
     reservation: Reservation
 
+    @property
+    def name(self) -> str:
+        """What stands in Ticket.tried."""
+        return self.reservation.backend
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class There:
@@ -40,8 +48,14 @@ class There:
 
     member: Member
     model: str
+    weight: int
     begun: float
     """Monotonic time of the placement."""
+
+    @property
+    def name(self) -> str:
+        """What stands in Ticket.tried."""
+        return self.member.node
 
 
 Placement = Here | There

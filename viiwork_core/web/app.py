@@ -12,13 +12,26 @@ from quart import Quart
 from viiwork_core.errors import Forbidden, MethodNotAllowed, ViiworkError
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import Receive, Scope, Send, request_id
-from viiwork_core.web import peers
+from viiwork_core.web import activity, parking, peers
 from viiwork_core.web.error_pages import send_error
 from viiwork_core.web.openai import read_endpoints
 from viiwork_core.web.surface import Surface
 
 OpenNode = Callable[[], AbstractAsyncContextManager[Surface]]
 """Opens a node; leaving the context closes it."""
+
+CAPACITY = "/v1/capacity"
+REPLICAS = "/v1/kv/replicas"
+ACTIVITY_STREAM = "/v1/activity/stream"
+
+_METHODS = {
+    CAPACITY: ("GET", "HEAD"),
+    ACTIVITY_STREAM: ("GET", "HEAD"),
+    REPLICAS: ("PUT",),
+    parking.DOWN: ("POST",),
+    parking.UP: ("POST",),
+}
+"""Of the raw paths; Quart knows its own."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -63,28 +76,33 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
-        path, method = scope["path"], scope["method"]
         try:
             _check_origin(scope)
-            if path in surface.endpoints:
-                _require(method, "POST", path)
-                await surface.inference(scope, receive, send)
-            elif path == "/v1/capacity":
-                _require(method, "GET", path)
-                await peers.capacity(surface, scope, receive, send)
-            elif path == "/v1/kv/replicas":
-                _require(method, "PUT", path)
-                await peers.replica(surface, scope, receive, send)
-            else:
-                assert self._pages is not None
-                await cast(Any, self._pages)(scope, receive, send)
+            _check_method(surface, scope)
         except ViiworkError as error:
             await send_error(send, error, request_id=request_id(scope["headers"]))
+            return
+        path = scope["path"]
+        if path in surface.endpoints():
+            await surface.inference(scope, receive, send)
+        elif path == CAPACITY:
+            await peers.capacity(surface, scope, receive, send)
+        elif path == ACTIVITY_STREAM:
+            await activity.stream(surface.events, scope, receive, send)
+        elif path == REPLICAS:
+            await peers.replica(surface, scope, receive, send)
+        elif path in (parking.DOWN, parking.UP):
+            await parking.park(surface, scope, receive, send)
+        else:
+            assert self._pages is not None
+            await cast(Any, self._pages)(scope, receive, send)
 
 
-def _require(method: str, allowed: str, path: str) -> None:
-    if method != allowed:
-        raise MethodNotAllowed(f"{method} is not allowed on {path}", remedy=f"use {allowed}")
+def _check_method(surface: Surface, scope: Scope) -> None:
+    path, method = scope["path"], scope["method"]
+    allowed = ("POST",) if path in surface.endpoints() else _METHODS.get(path)
+    if allowed is not None and method not in allowed:
+        raise MethodNotAllowed(f"{method} is not allowed on {path}", remedy=f"use {allowed[0]}")
 
 
 def _check_origin(scope: Scope) -> None:
@@ -92,6 +110,13 @@ def _check_origin(scope: Scope) -> None:
     origin = first(scope["headers"], b"origin")
     if origin is None or scope["method"] in ("GET", "HEAD", "OPTIONS"):
         return
-    host = urlsplit(f"//{first(scope['headers'], b'host') or ''}").hostname
-    if urlsplit(origin).hostname not in {host, *_LOOPBACK}:
+    page, host = _hostname(origin), _hostname(f"//{first(scope['headers'], b'host') or ''}")
+    if page is None or page not in (host, *_LOOPBACK):
         raise Forbidden(f"a page of {origin} may not write here")
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None

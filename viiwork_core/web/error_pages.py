@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from viiwork_core.errors import ViiworkError
+from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.headers import Raw
 from viiwork_core.proxy.request import Send
 
@@ -35,3 +36,20 @@ async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str
 async def send_error(send: Send, error: ViiworkError, *, request_id: str) -> None:
     """An error as the whole answer."""
     await send_json(send, error.status, error_body(error), {**error_headers(error), "x-request-id": request_id})
+
+
+async def send_cut(exchange: Exchange, error: ViiworkError) -> None:
+    """Show a client that its answer was cut.
+
+    In HTTP/1.1 by sending nothing more: the server breaks the connection off in the middle of the answer. An HTTP/1.0
+    client cannot tell that from an end, and an HTTP/2 client would wait for ever: a stream of events ends for them with
+    an event that is an error, and any other answer without its last part.
+    """
+    if exchange.http == "1.1":
+        return
+    if exchange.streams:
+        # The event that was cut, if one was, ends here and cannot be read.
+        await exchange.pass_on(b"\n\ndata: " + error_body(error) + b"\n\n")
+    if exchange.http != "1.0":
+        exchange.last = b""
+        await exchange.finish()

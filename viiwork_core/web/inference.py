@@ -1,4 +1,4 @@
-"""The raw ASGI handler of the inference paths: reads the request, watches the client, logs the outcome."""
+"""The raw ASGI handler of the inference paths: reads the request, watches the client, tells of the outcome."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
-import structlog
 
 from viiwork_core.clock import Clock
-from viiwork_core.contracts.policy import Outcome
-from viiwork_core.errors import AnswerCut, ViiworkError
+from viiwork_core.errors import ViiworkError
+from viiwork_core.observe.events import EventLog
 from viiwork_core.proxy.body import Body
+from viiwork_core.proxy.budget import BodyBudget, Share
 from viiwork_core.proxy.entry import Entry, Receiver
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.forward import SESSION, TURN
@@ -32,15 +32,13 @@ from viiwork_core.proxy.request import (
     session_value,
 )
 from viiwork_core.web.claims import Claims
-from viiwork_core.web.error_pages import send_error
+from viiwork_core.web.error_pages import error_body, send_cut, send_error
+from viiwork_core.web.outcomes import CLIENT_GONE, Outcomes
 
-CLIENT_GONE = 499
-"""Status that logs and outcomes give a request whose client left; it is never sent."""
+STREAM_WAIT = b"x-viiwork-stream-wait"
 
 _SESSION = re.compile(r"[0-9a-f]{16,64}")
 _TURN = re.compile(r"[0-9]{1,15}", re.ASCII)
-
-_log = structlog.get_logger("viiwork.request")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +53,54 @@ class Inference:
     """Takes note of a session's newest turn, as the node that forwarded knows it."""
 
     max_body: int
+    budget: BodyBudget
+    stream_wait: bool
+    """Every streamed request that waits is told its place in line, not only those that ask for it."""
+
     clock: Clock
-    observe: Callable[[Outcome], None]
+    events: EventLog
+    outcomes: Outcomes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.budget.share() as share:
+            await self._handle(scope, receive, send, share)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send, share: Share) -> None:
         began = self.clock.monotonic()
         rid = request_id(scope["headers"])
         exchange: Exchange | None = None
-        status, reason = CLIENT_GONE, None
+        hop = False
+        # What none of the branches below explains is a defect, or the node's own end.
+        status, reason = ViiworkError.status, None
         try:
-            raw = await read_body(scope, receive, self.max_body)
-            hop = await self.claims.hop(scope, raw)
-            exchange = Exchange(self._request(scope, await parse_body(raw), rid, hop=hop is not None), send)
-            gone = await self._watched(exchange, receive, hop=hop is not None)
-            status = CLIENT_GONE if gone else exchange.status or CLIENT_GONE
-        except ClientGone:
-            reason = "the client left while sending"
-        except AnswerCut as error:
-            # Nothing more is sent: the server breaks the connection, and the client can tell.
-            status, reason = error.status, error.message
+            raw = await read_body(scope, receive, self.max_body, share)
+            hop = await self.claims.hop(scope, raw) is not None
+            exchange = self._exchange(scope, send, self._request(scope, await parse_body(raw), rid, hop=hop), hop=hop)
+            await self._watched(exchange, receive, hop=hop)
+            status = exchange.status or status
+        except ClientGone as gone:
+            status, reason = CLIENT_GONE, str(gone)
         except ViiworkError as error:
             status, reason = error.status, error.message
-            await send_error(send, error, request_id=rid)
+            if exchange is not None and exchange.started:
+                await send_cut(exchange, error)
+            elif exchange is not None and exchange.announced:
+                await exchange.fail(error_body(error))
+            else:
+                await send_error(send, error, request_id=rid)
         finally:
-            self._tell(exchange, rid, status, reason, self.clock.monotonic() - began)
+            self._tell(exchange, rid, status, reason, self.clock.monotonic() - began, hop=hop)
+
+    def _exchange(self, scope: Scope, send: Send, request: InferenceRequest, *, hop: bool) -> Exchange:
+        # A forward never waits, so it has no place in line.
+        wanted = self.stream_wait or first(scope["headers"], STREAM_WAIT) == "1"
+        return Exchange(
+            request,
+            send,
+            http=scope["http_version"],
+            trail=self.events.request(request.query.model, request.id),
+            tells_place=request.stream and wanted and not hop,
+        )
 
     def _request(self, scope: Scope, body: Body, rid: str, *, hop: bool) -> InferenceRequest:
         if hop:
@@ -91,48 +113,24 @@ class Inference:
         session = self.session_key(value) if value else None
         return build(scope, body, session, pin=pinned_host(scope["query_string"]), rid=rid)
 
-    async def _watched(self, exchange: Exchange, receive: Receive, *, hop: bool) -> bool:
-        """Serve while listening for the client's leaving. True: it left."""
+    async def _watched(self, exchange: Exchange, receive: Receive, *, hop: bool) -> None:
+        """Serve while listening for the client's leaving. Raises ClientGone when it left."""
         with anyio.CancelScope() as scope:
             watcher = asyncio.create_task(_watch(exchange, receive, scope))
             try:
                 await (self.receiver if hop else self.entry).serve(exchange)
             finally:
                 watcher.cancel()
-        return scope.cancelled_caught
+        if scope.cancelled_caught:
+            raise ClientGone("the client left")
 
-    def _tell(self, exchange: Exchange | None, rid: str, status: int, reason: str | None, seconds: float) -> None:
+    def _tell(
+        self, exchange: Exchange | None, rid: str, status: int, reason: str | None, seconds: float, *, hop: bool
+    ) -> None:
         if exchange is None:
-            _log.info("request", request_id=rid, status=status, reason=reason)
-            return
-        query, usage = exchange.request.query, exchange.usage
-        first_ms = None if exchange.first_byte_s is None else exchange.first_byte_s * 1000
-        _log.info(
-            "request",
-            request_id=rid,
-            model=query.model,
-            backend=exchange.backend,
-            status=status,
-            reason=reason,
-            queued_ms=round(exchange.queued_s * 1000),
-            ttft_ms=None if first_ms is None else round(first_ms),
-            total_ms=round(seconds * 1000),
-            tokens_in=usage.prompt,
-            tokens_cached=usage.cached,
-            tokens_out=usage.completion,
-        )
-        if exchange.backend is not None:
-            outcome = Outcome(
-                model=query.model,
-                candidate=exchange.backend,
-                session=query.session,
-                status=status,
-                prompt_tokens=usage.prompt,
-                cached_tokens=usage.cached,
-                completion_tokens=usage.completion,
-                first_token_ms=first_ms,
-            )
-            self.observe(outcome)
+            self.outcomes.unread(rid, status, reason, seconds)
+        else:
+            self.outcomes.ended(exchange, status, reason, seconds, hop=hop)
 
 
 def _session_hex(value: str | None) -> str | None:

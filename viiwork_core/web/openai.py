@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,20 +10,35 @@ from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException
 
 from viiwork_core.errors import InvalidRequest, MethodNotAllowed, NotFound, ViiworkError
+from viiwork_core.observe import metrics
 from viiwork_core.proxy.request import request_id
+from viiwork_core.web import catalog
 from viiwork_core.web.error_pages import error_body, error_headers
 from viiwork_core.web.surface import Surface
 
+_HOST = re.compile(r"[A-Za-z0-9._\-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
+
 
 def read_endpoints(surface: Surface) -> Quart:
-    """GET /v1/models, /v1/status, /health. Errors have OpenAI's shape, also for unknown paths and methods."""
+    """What is read now and then. Errors have OpenAI's shape, also for unknown paths and methods."""
     app = Quart("viiwork_core.web")
+    # A path is as it is written: no redirects, which would be the only answers here in another shape.
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = True
     # Nothing here streams or takes a body; a handler that hangs is a defect that must not hold a connection for ever.
     app.config.update(RESPONSE_TIMEOUT=30, BODY_TIMEOUT=10, MAX_CONTENT_LENGTH=64 * 1024)
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return _json({"object": "list", "data": surface.models()})
+        return _json(catalog.openai(surface.models()))
+
+    @app.get("/v1/model/info")
+    async def model_info() -> Response:
+        return _json(catalog.litellm(surface.models()))
+
+    @app.get("/api.json")
+    async def opencode() -> Response:
+        return _json(catalog.opencode(surface.models(), _base()))
 
     @app.get("/v1/status")
     async def status() -> Response:
@@ -33,11 +49,34 @@ def read_endpoints(surface: Surface) -> Quart:
         code, body = surface.health()
         return _json(body, code)
 
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        return Response(surface.metrics(), content_type=metrics.CONTENT_TYPE)
+
+    @app.get("/v1/activity")
+    async def activity() -> Response:
+        return _json({"events": surface.events.events()})
+
+    @app.after_request
+    async def named(response: Response) -> Response:
+        response.headers.setdefault("x-request-id", request_id(_raw(request.headers)))
+        return response
+
     @app.errorhandler(HTTPException)
     async def refused(error: HTTPException) -> Response:
         return _refusal(_as_ours(error))
 
     return app
+
+
+def _base() -> str:
+    """This node's API as the client has reached it."""
+    host = request.headers.get("host", "")
+    if not _HOST.fullmatch(host):
+        address, port = request.scope.get("server") or ("localhost", None)
+        host = f"[{address}]" if ":" in address else address
+        host += f":{port}" if port is not None else ""
+    return f"{request.scheme}://{host}"
 
 
 def _as_ours(error: HTTPException) -> ViiworkError:

@@ -42,7 +42,7 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientGone("the sender left")
         if chunk := message.get("body", b""):
             yield chunk
         if not message.get("more_body", False):

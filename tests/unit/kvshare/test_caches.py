@@ -195,6 +195,24 @@ def test_a_newer_replica_is_imported_and_noted(bench: Bench) -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(
+    ("cached", "prompt", "warmth"),
+    [(500, 510, "warm"), (200, 510, "partly"), (0, 510, "cold"), (None, None, "unknown")],
+)
+def test_turns_after_an_import_are_counted_by_what_they_reused(
+    bench: Bench, cached: int | None, prompt: int | None, warmth: str
+) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        turn = bench.turn()
+        await bench.caches.before(turn)
+        await bench.served(turn, Usage(prompt, cached, 3))
+        await bench.served(bench.turn(), Usage(520, 0, 3))
+        assert bench.caches.imports == {("m", warmth): 1}, "and no other turn"
+
+    asyncio.run(scene())
+
+
 def test_a_failed_import_costs_a_cold_turn_and_the_slots_content(bench: Bench) -> None:
     async def scene() -> None:
         first = bench.turn()
@@ -348,3 +366,31 @@ async def _sealed(folder: Path, **label: str):  # type: ignore[no-untyped-def]  
     header = ReplicaHeader(turn=9, tokens=500, length=length, blake3=digest, **labelled)
     for frame in seal(KEY, header, [path.read_bytes()]):
         yield frame
+
+
+def test_a_turn_ends_well_when_its_model_is_gone_or_has_fewer_backends(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.engine.live = 199
+        for shared in ({}, {"m": SharedModel("g", 100, bench.engine, {})}):
+            turn = bench.turn()
+            bench.caches.follow(shared, slotted=dict.fromkeys(shared, True))
+            await bench.served(turn, Usage(150, 0, 50))
+            await bench.caches.before(bench.turn())
+        bench.book.forget("m/0")
+        assert bench.sender.taken == []
+        with pytest.raises(FingerprintMismatch):
+            await bench.caches.take(_sealed(bench.folder), KEY)
+
+    asyncio.run(scene())
+
+
+def test_a_model_that_is_new_is_shared_from_its_first_turn(bench: Bench) -> None:
+    async def scene() -> None:
+        spec = Spec("m", 0, 1, None, 4096, 2, cache_dir=bench.folder / "engine")
+        bench.engine.live = 199
+        bench.caches.follow({}, slotted={})
+        bench.caches.follow({"m": SharedModel("g", 100, bench.engine, {"m/0": spec})}, slotted={"m": True})
+        await bench.served(bench.turn(), Usage(150, 0, 50))
+        assert len(bench.sender.taken) == 1
+
+    asyncio.run(scene())

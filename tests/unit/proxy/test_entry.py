@@ -1,0 +1,217 @@
+"""The attempt loop: what goes elsewhere, how often, and what the client is told in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from viiwork_core.clock import SystemClock
+from viiwork_core.engines.slots import Reservation
+from viiwork_core.errors import (
+    AnswerCut,
+    BackendFailed,
+    InvalidRequest,
+    ModelNotServed,
+    NoCapacity,
+    NoFreeSlot,
+    NotFound,
+    ViiworkError,
+)
+from viiwork_core.mesh.member import Member
+from viiwork_core.proxy.body import Body
+from viiwork_core.proxy.dispatch import Dispatcher
+from viiwork_core.proxy.entry import Entry, Receiver
+from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.request import build
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "routing"))
+
+from router_scene import Places  # found by the line above
+
+
+class Scene:
+    """This node with backends m/0 and m/1, and a peer; each place says what the test lets it say, then serves."""
+
+    def __init__(self, *, backends: int = 2, peer: bool = True, retries: int = 1, queue_timeout: float = 0.2) -> None:
+        self.places = Places()
+        clock = SystemClock()
+        for index in range(backends):
+            self.places.backend(8, index)
+        if peer:
+            self.places.peer("peer", slots=8, asked_at=clock.monotonic())
+        self.replies: dict[str, list[ViiworkError]] = {}
+        self.asked: list[str] = []
+        self.sent: list[Any] = []
+        self.starts = False
+        self.entry = Entry(
+            router=self.places.router,
+            dispatcher=Dispatcher(self.places.router, clock, queue_timeout=queue_timeout),
+            book=self.places.book,
+            executor=Executes(self),  # type: ignore[arg-type]  # stands in
+            forwarder=Forwards(self),  # type: ignore[arg-type]  # stands in
+            clock=clock,
+            queue_timeout=queue_timeout,
+            forward_retry=retries,
+        )
+
+    def exchange(self, weight: int = 1) -> Exchange:
+        async def send(message: Any) -> None:
+            self.sent.append(message)
+
+        path = "/v1/chat/completions"
+        scope = {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+        body = Body(b'{"model":"m","n":%d}' % weight)
+        return Exchange(build(scope, body, None, pin=None, rid="r"), send)
+
+    def serve(self) -> None:
+        asyncio.run(self.entry.serve(self.exchange()))
+
+    async def reach(self, exchange: Exchange, place: str) -> None:
+        self.asked.append(place)
+        if self.starts:
+            await exchange.begin(200, [], from_peer=False, extra={})
+        if errors := self.replies.get(place):
+            raise errors.pop(0)
+        await exchange.begin(200, [], from_peer=False, extra={})
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.sent) and self.sent[-1].get("more_body") is False
+
+    def all_free(self) -> bool:
+        return self.places.local.free("m", 1) == 16 and not self.places.router._peers["peer"].forwards
+
+
+class Executes:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    async def run(self, exchange: Exchange, reservation: Reservation) -> None:
+        try:
+            await self.scene.reach(exchange, reservation.backend)
+        finally:
+            self.scene.places.book.release(reservation)
+
+
+class Forwards:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+
+    async def run(self, exchange: Exchange, member: Member) -> None:
+        await self.scene.reach(exchange, member.node)
+
+
+def test_the_first_place_that_answers_ends_it() -> None:
+    scene = Scene()
+    scene.serve()
+    assert (scene.asked, scene.ended) == (["m/0"], True)
+    assert scene.all_free()
+
+
+@pytest.mark.parametrize("error", [NoFreeSlot("no"), BackendFailed("no")])
+def test_what_fails_here_is_tried_at_the_next_place_once(error: ViiworkError) -> None:
+    scene = Scene()
+    scene.replies = {"m/0": [error] * 9}
+    scene.serve()
+    assert (scene.asked, scene.ended) == (["m/0", "m/1"], True)
+    assert scene.all_free()
+
+
+@pytest.mark.parametrize(
+    ("retries", "asked"),
+    [
+        (0, ["m/0", "m/0"]),
+        (1, ["m/0", "m/1", "m/0"]),
+        (2, ["m/0", "m/1", "peer", "m/0"]),
+        (9, ["m/0", "m/1", "peer", "m/0"]),
+    ],
+)
+def test_no_place_is_tried_twice_but_in_the_last_try(retries: int, asked: Sequence[str]) -> None:
+    scene = Scene(retries=retries)
+    scene.replies = {place: [NoFreeSlot("full") for _ in range(9)] for place in ("m/0", "m/1", "peer")}
+    with pytest.raises(NoCapacity, match="no route has capacity") as told:
+        scene.serve()
+    assert told.value.retry_after == 2
+    assert (scene.asked, scene.sent) == (asked, [])
+    assert scene.all_free()
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [NoFreeSlot("a"), BackendFailed("it broke"), NoFreeSlot("c")],
+        [BackendFailed("it broke"), BackendFailed("it broke"), BackendFailed("it broke")],
+    ],
+)
+def test_one_real_failure_makes_it_one(errors: list[ViiworkError]) -> None:
+    scene = Scene(peer=False)
+    scene.replies = {"m/0": [errors[0], errors[2]], "m/1": [errors[1]]}
+    with pytest.raises(BackendFailed, match="no route could serve the request: ") as told:
+        scene.serve()
+    assert told.value.message.count("it broke") == 1
+
+
+def test_a_peer_that_lost_the_model_is_a_refusal() -> None:
+    scene = Scene(backends=0)
+    scene.replies = {"peer": [ModelNotServed("gone") for _ in range(9)]}
+    with pytest.raises(NoFreeSlot, match="within"):
+        scene.serve()
+    assert scene.asked == ["peer"], "it counts as full until it reports again"
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("bad"), NotFound("no such path")])
+def test_what_would_fail_anywhere_is_tried_nowhere_else(error: ViiworkError) -> None:
+    scene = Scene()
+    scene.replies = {"m/0": [error]}
+    with pytest.raises(type(error)):
+        scene.serve()
+    assert scene.asked == ["m/0"]
+
+
+@pytest.mark.parametrize("error", [AnswerCut("cut"), BackendFailed("late"), NoFreeSlot("late")])
+def test_nothing_is_tried_again_after_the_first_byte(error: ViiworkError) -> None:
+    scene = Scene()
+    scene.starts = True
+    scene.replies = {"m/0": [error]}
+    with pytest.raises(type(error)):
+        scene.serve()
+    assert scene.asked == ["m/0"]
+    assert not scene.ended
+
+
+def test_the_last_try_waits_for_what_is_left_of_the_time() -> None:
+    scene = Scene(backends=0)
+    scene.replies = {"peer": [BackendFailed("it broke")]}
+    with pytest.raises(BackendFailed, match="it broke"):
+        scene.serve()
+    assert scene.asked == ["peer"]
+    assert scene.places.router.queued("m") == 0
+
+
+def test_a_receiver_never_waits_and_never_forwards() -> None:
+    scene = Scene(backends=1)
+    receiver = Receiver(local=scene.places.local, executor=Executes(scene))  # type: ignore[arg-type]  # stands in
+    asyncio.run(receiver.serve(scene.exchange()))
+    assert (scene.asked, scene.ended) == (["m/0"], True)
+    taken = scene.places.local.reserve(scene.places.ticket().query, 8)
+    assert taken is not None
+    with pytest.raises(NoFreeSlot, match="no free slot"):
+        asyncio.run(receiver.serve(scene.exchange()))
+    scene.places.book.release(taken)
+    scene.replies = {"m/0": [BackendFailed("it broke")]}
+    with pytest.raises(NoCapacity, match="backend failed before responding"):
+        asyncio.run(receiver.serve(scene.exchange()))
+    assert scene.asked == ["m/0", "m/0"]
+
+
+def test_a_receiver_says_so_when_it_has_lost_the_model() -> None:
+    scene = Scene(backends=0)
+    receiver = Receiver(local=scene.places.local, executor=Executes(scene))  # type: ignore[arg-type]  # stands in
+    with pytest.raises(ModelNotServed) as told:
+        asyncio.run(receiver.serve(scene.exchange()))
+    assert (told.value.status, told.value.retry_after) == (503, 1)

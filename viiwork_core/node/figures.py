@@ -1,0 +1,55 @@
+"""What is so now, for the metrics: read from the book, the router and the caches at each scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from viiwork_core.clock import Clock
+from viiwork_core.engines.slots import SlotBook
+from viiwork_core.engines.states import BackendState
+from viiwork_core.kvshare.caches import Caches
+from viiwork_core.node.models import Models
+from viiwork_core.observe.metrics import ModelFigures, PeerFigures, Snapshot
+from viiwork_core.proxy.budget import BodyBudget
+from viiwork_core.routing.router import Router
+
+
+@dataclass(frozen=True)
+class Figures:
+    """On the data loop."""
+
+    models: Models
+    book: SlotBook
+    router: Router
+    budget: BodyBudget
+    caches: Callable[[], Caches | None]
+    clock: Clock
+
+    def snapshot(self) -> Snapshot:
+        """A model without a healthy backend has 0 slots; one that is parked has no figures."""
+        now, caches = self.clock.monotonic(), self.caches()
+        sends = caches.sends if caches else None
+        return Snapshot(
+            models=[self._model(model.name) for model in self.models if model.name not in self.models.parked],
+            backends=[(view.model, view.id, str(view.state)) for view in self.book.views()],
+            states=[str(state) for state in BackendState],
+            peers=[
+                PeerFigures(
+                    view.member.node,
+                    now - view.asked_at,
+                    [ModelFigures(one.name, one.slots, one.busy, one.queued) for one in view.report.models],
+                )
+                for view in self.router.reports()
+            ],
+            replicas={"sent": sends.sent, "failed": sends.failed, "dropped": sends.dropped} if sends else {},
+            replica_bytes=sends.bytes if sends else 0,
+            imports=caches.imports if caches else {},
+            body_bytes=self.budget.used,
+        )
+
+    def _model(self, name: str) -> ModelFigures:
+        room = self.book.room(name)
+        return ModelFigures(
+            name, slots=room.slots if room else 0, busy=room.busy if room else 0, queued=self.router.queued(name)
+        )

@@ -1,0 +1,88 @@
+"""The models that a node answers for, in the shapes that clients look for. All are made from the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PROVIDER_ID = "viiwork"
+PROVIDER_NAME = " viiwork"
+"""The blank puts it first in OpenCode's list."""
+
+UNKNOWN_CONTEXT = 8192
+"""OpenCode wants a number."""
+
+LONGEST_OUTPUT = 32768
+STEP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """One model, under one name."""
+
+    id: str
+    owned_by: Literal["local", "peer", "pipeline", "alias"]
+    context: int | None
+    """Tokens that a request may have; None: not known."""
+
+
+def openai(records: Iterable[ModelRecord]) -> dict[str, Any]:
+    """GET /v1/models."""
+    return {"object": "list", "data": [_openai_entry(record) for record in records]}
+
+
+def _openai_entry(record: ModelRecord) -> dict[str, Any]:
+    context = {} if record.context is None else {"max_model_len": record.context, "context_length": record.context}
+    return {"id": record.id, "object": "model", "owned_by": record.owned_by, **context}
+
+
+def litellm(records: Iterable[ModelRecord]) -> dict[str, Any]:
+    """GET /v1/model/info, as LiteLLM answers it."""
+    return {"data": [_litellm_entry(record) for record in records]}
+
+
+def _litellm_entry(record: ModelRecord) -> dict[str, Any]:
+    context = {} if record.context is None else {"max_input_tokens": record.context}
+    info = {**context, "mode": "chat", "supports_function_calling": True}
+    return {"model_name": record.id, "litellm_params": {"model": record.id}, "model_info": info}
+
+
+def opencode(records: Iterable[ModelRecord], base: str) -> dict[str, Any]:
+    """GET /api.json, as OpenCode reads it. `base`: this node's API as the client reached it, without a path."""
+    provider = {
+        "id": PROVIDER_ID,
+        "name": PROVIDER_NAME,
+        "env": [],
+        "npm": "@ai-sdk/openai-compatible",
+        "api": f"{base}/v1",
+        "models": {record.id: _opencode_entry(record) for record in records},
+    }
+    return {PROVIDER_ID: provider}
+
+
+def _opencode_entry(record: ModelRecord) -> dict[str, Any]:
+    context = UNKNOWN_CONTEXT if record.context is None else record.context
+    output = min(context // 4, LONGEST_OUTPUT)
+    return {
+        "id": record.id,
+        "name": record.id,
+        "release_date": "",
+        "attachment": False,
+        "reasoning": False,
+        "temperature": True,
+        "tool_call": True,
+        # A tiny context has no whole step, and none is no answer.
+        "limit": {"context": context, "output": output // STEP * STEP or output},
+        "modalities": {"input": ["text"], "output": ["text"]},
+        "cost": {"input": 0, "output": 0},
+    }
+
+
+def unique(records: Sequence[ModelRecord]) -> list[ModelRecord]:
+    """Each name once, sorted; of several records of one name the first in this order: local, peer, pipeline, alias."""
+    order = ("local", "peer", "pipeline", "alias")
+    found: dict[str, ModelRecord] = {}
+    for record in sorted(records, key=lambda one: order.index(one.owned_by)):
+        found.setdefault(record.id, record)
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,107 @@
+"""What is told when a request is over: a line in the log, the figures, the activity log, and the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from viiwork_core.contracts.policy import Outcome
+from viiwork_core.observe.events import End
+from viiwork_core.observe.metrics import Ended
+from viiwork_core.proxy.exchange import Exchange
+
+CLIENT_GONE = 499
+"""Status that logs and outcomes give a request whose client left; it is never sent."""
+
+_log = structlog.get_logger("viiwork.request")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Tells of requests that are over. On the data loop."""
+
+    observe: Callable[[Outcome], None]
+    """The policy's."""
+
+    count: Callable[[Ended], None]
+    knows: Callable[[str], bool]
+    """Whether some node serves a model: names that clients make up are neither counted by name nor told."""
+
+    def unread(self, rid: str, status: int, reason: str | None, seconds: float) -> None:
+        """A request that was refused, or left, before it could be read."""
+        _log.info("request", request_id=rid, status=status, reason=reason, total_ms=round(seconds * 1000))
+        self.count(Ended("", status, forwarded=False))
+
+    def ended(self, exchange: Exchange, status: int, reason: str | None, seconds: float, *, hop: bool) -> None:
+        """A request that was read. `hop`: another node sent it. `reason`: why it was not served to its end."""
+        self._log(exchange, status, reason, seconds)
+        model = exchange.request.query.model
+        placed = exchange.backend is not None or exchange.peer is not None
+        known = placed or self.knows(model)
+        self.count(_figures(exchange, model if known else "", status, hop=hop))
+        if known and exchange.trail is not None:
+            exchange.trail.ended(_end(exchange, status, reason, placed=placed), seconds)
+        if placed:
+            self.observe(_outcome(exchange, status))
+
+    @staticmethod
+    def _log(exchange: Exchange, status: int, reason: str | None, seconds: float) -> None:
+        first_byte = exchange.first_byte_s
+        _log.info(
+            "request",
+            request_id=exchange.request.id,
+            model=exchange.request.query.model,
+            backend=exchange.backend,
+            peer=exchange.peer,
+            status=status,
+            reason=reason,
+            queued_ms=round(exchange.queued_s * 1000),
+            ttft_ms=None if first_byte is None else round(first_byte * 1000),
+            total_ms=round(seconds * 1000),
+            tokens_in=exchange.usage.prompt,
+            tokens_cached=exchange.usage.cached,
+            tokens_out=exchange.usage.completion,
+        )
+
+
+def _figures(exchange: Exchange, model: str, status: int, *, hop: bool) -> Ended:
+    return Ended(
+        model=model,
+        status=status,
+        forwarded=hop,
+        backend=exchange.backend,
+        peer=exchange.peer,
+        # One that came from a member had no wait here, and one for an unknown model none at all.
+        queued_s=None if hop or not model else exchange.queued_s,
+        first_byte_s=exchange.first_byte_s,
+        prompt_tokens=exchange.usage.prompt,
+        cached_tokens=exchange.usage.cached,
+        completion_tokens=exchange.usage.completion,
+    )
+
+
+def _end(exchange: Exchange, status: int, reason: str | None, *, placed: bool) -> End:
+    if status == CLIENT_GONE:
+        return "aborted by client"
+    if not placed:
+        return "refused"
+    if exchange.finished and reason is None:
+        return "done"
+    return "aborted" if exchange.started else "failed"
+
+
+def _outcome(exchange: Exchange, status: int) -> Outcome:
+    candidate = exchange.peer or exchange.backend
+    assert candidate is not None, "it was placed"
+    return Outcome(
+        model=exchange.request.query.model,
+        candidate=candidate,
+        session=exchange.request.query.session,
+        status=status,
+        prompt_tokens=exchange.usage.prompt,
+        cached_tokens=exchange.usage.cached,
+        completion_tokens=exchange.usage.completion,
+        first_token_ms=None if exchange.first_byte_s is None else exchange.first_byte_s * 1000,
+    )
