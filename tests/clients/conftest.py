@@ -1,0 +1,75 @@
+"""Nodes for OpenAI's own client: one with real llama-servers, one with engines that do as they are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from viiwork_core import ConfigError
+from viiwork_core.testing.tiny_model import write_gguf
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "http"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from callers import EMBEDS, FAKE, QUEUE_MAX, REAL, SCRIPTED  # found by the lines above
+from http_node import Node, model, started, until
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> None:
+    """Skips where no llama-server is installed or it does not run on this CPU."""
+    launch = pytest.importorskip("viiwork_llamacpp.launch")
+    options = pytest.importorskip("viiwork_llamacpp.options")
+    try:
+        binary = launch.find_binary(options.LlamaCppOptions(), REAL)
+    except ConfigError as error:
+        pytest.skip(error.message)
+    if code := subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"llama-server does not run here (exit status {code})")
+
+
+@pytest.fixture(scope="session")
+def shared_real_node(llama_server: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("real")
+    path = str(write_gguf(folder / "tiny.gguf"))
+    both = {"path": path, "llamacpp": {"threads": 1}}
+    config = {
+        "models": [
+            model(REAL, "llamacpp", **both),
+            model(EMBEDS, "llamacpp", **both, args=["--embeddings", "--pooling", "mean"]),
+        ],
+    }
+    with started("one", folder / "one", config, plugins="llamacpp") as node:
+        yield node
+
+
+@pytest.fixture
+def real_node(shared_real_node: Node) -> Iterator[Node]:
+    """A node with real engines, all slots free before and after."""
+    yield shared_real_node
+    for name in (REAL, EMBEDS):
+        until(lambda name=name: shared_real_node.idle(name), f"all slots of {name} come free again", 10)  # type: ignore[misc]  # mypy cannot type a lambda's default
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    config = {
+        "routing": {"queue_max": QUEUE_MAX, "queue_timeout": "60s"},
+        "health": {"interval": "0.5s"},
+        "api": {"port": 0, "max_body": "2MiB"},
+        "models": [model(SCRIPTED), model(FAKE, "fake", fake={"token_seconds": 0.01})],
+    }
+    with started("one", tmp_path_factory.mktemp("told") / "one", config) as node:
+        yield node
+
+
+@pytest.fixture
+def node(shared_node: Node) -> Iterator[Node]:
+    """A node with engines that are told what to do, all slots free before and after."""
+    yield shared_node
+    for name in (SCRIPTED, FAKE):
+        until(lambda name=name: shared_node.idle(name), f"all slots of {name} come free again", 10)  # type: ignore[misc]  # mypy cannot type a lambda's default

@@ -1,0 +1,67 @@
+"""Real nodes with real llama-servers on two hosts, each test on every kind of host that can be made here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from viiwork_core import ConfigError
+from viiwork_core.testing.tiny_model import write_gguf
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hosts import KINDS, Hosts, NoHosts, hosts  # found by the line above
+from mesh import Mesh, two_nodes
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> None:
+    """Skips where no llama-server is installed or it does not run on this CPU."""
+    launch = pytest.importorskip("viiwork_llamacpp.launch")
+    options = pytest.importorskip("viiwork_llamacpp.options")
+    try:
+        binary = launch.find_binary(options.LlamaCppOptions(), "tiny")
+    except ConfigError as error:
+        pytest.skip(error.message)
+    if code := subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"llama-server does not run here (exit status {code})")
+
+
+@pytest.fixture(scope="session")
+def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    try:
+        with hosts(request.param) as made:
+            yield made
+    except NoHosts as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def shared_mesh(
+    pair: Hosts, gguf: Path, llama_server: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mesh]:
+    with two_nodes(pair, gguf, tmp_path_factory.mktemp("mesh")) as made:
+        yield made
+
+
+@pytest.fixture
+def mesh(shared_mesh: Mesh) -> Mesh:
+    """Two nodes with all slots free, shared by the tests of a module."""
+    shared_mesh.settled()
+    return shared_mesh
+
+
+@pytest.fixture
+def own_mesh(pair: Hosts, gguf: Path, llama_server: None, tmp_path: Path) -> Iterator[Mesh]:
+    """Two nodes of the test's own, to do away with."""
+    with two_nodes(pair, gguf, tmp_path) as made:
+        yield made

@@ -1,0 +1,115 @@
+"""A conversation's cache moves with it, and a damaged cache costs time, never the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mesh import FIRST, SECOND, Mesh
+from nodes import Message, Node, Reply, prose, until, user
+
+WARM, COLD = 0.9, 0.1
+LONG = 3000
+"""Tokens: the cache has over a MiB, so it takes several frames to send."""
+
+
+@dataclass
+class Conversation:
+    """Turns of one session, all entered at the first node."""
+
+    mesh: Mesh
+    session: str
+    messages: list[Message] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        return self.mesh.session_key(self.session)
+
+    def say(self, text: str, *, on: str) -> Reply:
+        """One turn, on the node of that name."""
+        self.messages.append(user(text))
+        reply = self.mesh.first.chat(self.messages, host=on, session=self.session)
+        self.messages.append({"role": "assistant", "content": reply.text})
+        assert reply.headers["x-viiwork-node"] == on
+        return reply
+
+    def afresh(self) -> str:
+        """What the first node writes for the newest turn when it reads all of it.
+
+        Not what a warm turn writes: whether tokens are read one by one or many at a time makes small differences.
+        """
+        messages = self.messages[:-1]
+        reply = self.mesh.first.chat(messages, host=FIRST, cache_prompt=False)
+        assert reply.warmth == 0
+        return reply.text
+
+    def arrived(self, node: Node, turn: int) -> Path:
+        """The file of that turn's cache at `node`, waited for."""
+
+        def found() -> Path | None:
+            newest, file = node.replicas().get(self.key, (0, None))
+            return file if newest == turn else None
+
+        return until(found, f"turn {turn} of {self.session} is at {node.name}")
+
+
+def test_a_session_moves_and_comes_back(mesh: Mesh) -> None:
+    """Beside it another session says the same and stays, which tells what the first node would have answered."""
+    moving, staying = Conversation(mesh, "moving"), Conversation(mesh, "staying")
+    uploads = mesh.relay.uploads
+
+    first = moving.say(prose(LONG, seed=1), on=FIRST)
+    assert first.warmth < COLD
+    assert staying.say(prose(LONG, seed=1), on=FIRST).text == first.text
+    moving.arrived(mesh.second, turn=1)
+    assert mesh.relay.uploads > uploads
+
+    second = moving.say("And what came after that?", on=SECOND)
+    assert second.headers["x-viiwork-origin"] == FIRST
+    assert second.warmth >= WARM
+    assert staying.say("And what came after that?", on=FIRST).text == second.text
+
+    # So long that without this turn's cache the first node would find under nine tenths of the next prompt.
+    third = moving.say(prose(LONG, seed=2), on=SECOND)
+    assert staying.say(prose(LONG, seed=2), on=FIRST).text == third.text
+    moving.arrived(mesh.first, turn=3)
+
+    fourth = moving.say("Was that all?", on=FIRST)
+    assert fourth.warmth >= WARM
+    assert staying.say("Was that all?", on=FIRST).text == fourth.text
+    assert mesh.first.events("kv imported", session=moving.key, turn=3)
+
+
+def test_a_cache_damaged_on_its_way_is_refused(mesh: Mesh) -> None:
+    moving = Conversation(mesh, "damaged on its way")
+    damaged = mesh.relay.damaged
+    with mesh.relay.damaging():
+        moving.say(prose(LONG, seed=3), on=FIRST)
+        (refusal,) = mesh.first.heard("kv not sent", session=moving.key)
+    assert mesh.relay.damaged == damaged + 1
+    assert "422" in refusal["reason"]
+    assert moving.key not in mesh.second.replicas()
+    assert not [file for file in mesh.second.store.iterdir() if file.suffix == ".tmp"]
+
+    second = moving.say("And what came after that?", on=SECOND)
+    assert second.warmth < COLD
+    assert second.text == moving.afresh()
+
+
+def test_a_cache_damaged_on_disk_is_dropped(mesh: Mesh) -> None:
+    moving = Conversation(mesh, "damaged on disk")
+    moving.say(prose(LONG, seed=4), on=FIRST)
+    file = moving.arrived(mesh.second, turn=1)
+    with file.open("r+b") as cache:
+        cache.seek(file.stat().st_size // 2)
+        byte = cache.read(1)[0]
+        cache.seek(-1, 1)
+        cache.write(bytes((byte ^ 0xFF,)))
+
+    second = moving.say("And what came after that?", on=SECOND)
+    assert second.warmth < COLD
+    assert second.text == moving.afresh()
+    (failure,) = mesh.second.events("kv import failed", session=moving.key)
+    assert "damaged" in failure["reason"]
+    assert moving.key not in mesh.second.replicas()
+    assert not file.exists()
