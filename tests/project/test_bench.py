@@ -1,0 +1,57 @@
+"""What `make bench` prints: every field that its readers look for, from right answers only."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIELDS = {
+    "rps_ratio",
+    "events_per_s",
+    "relay_share_rps",
+    "relay_share_streams",
+    "added_p50_ms",
+    "rss_mb",
+    "idle_cpu",
+    "rps",
+    "streams",
+}
+
+
+def test_ratios_are_taken_within_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from bench.figures import Rest, Round, result
+
+    def round_(speed: float) -> Round:
+        """A machine that is so fast in this round."""
+        rps = {"node": 1000 * speed, "bare": 2000 * speed, "baseline": 100 * speed}
+        streams = {"node": 500 * speed, "bare": 625 * speed, "baseline": 50 * speed}
+        return Round(rps, streams, direct_s=0.001 / speed, through_s=0.002 / speed)
+
+    told = result([round_(0.1), round_(1), round_(5)], Rest(rss_mb=80.04, idle_cpu=0.123))
+    assert told.keys() == FIELDS
+    assert told["rps_ratio"] == 10
+    assert (told["relay_share_rps"], told["relay_share_streams"]) == (0.5, 0.8)
+    assert told["events_per_s"] == 500 * 64
+    assert told["added_p50_ms"] == 1
+    assert (told["rss_mb"], told["idle_cpu"]) == (80.0, 0.12)
+    assert told["rps"] == {"node": 1000, "bare": 2000, "baseline": 100}
+
+
+@pytest.mark.slow
+def test_it_measures_and_ends_whole() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    word, _, told = done.stdout.splitlines()[-1].partition(" ")
+    assert word == "RESULT"
+    figures = json.loads(told)
+    assert figures.keys() == FIELDS
+    assert figures["rps"].keys() == figures["streams"].keys() == {"node", "bare", "baseline"}
+    assert all(figures[name] > 0 for name in FIELDS - {"rps", "streams", "idle_cpu", "added_p50_ms"})
