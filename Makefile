@@ -27,6 +27,10 @@ plugins: $(VENV)/installed  ## what is installed, and whether it loads
 	$(BIN)/viiwork plugin list
 dist: $(VENV)/installed  ## the six wheels
 	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(PLUGINS)
+bench: $(VENV)/installed  ## what the relay costs (under a minute and less exact: QUICK=1)
+	@$(BIN)/python -m bench $(if $(QUICK),--quick)
+docs: $(VENV)/installed  ## docs/config.md anew, from the code
+	VIIWORK_PLUGINS=llamacpp,mlx,strata,discovery_mdns,discovery_tailscale $(BIN)/viiwork config docs docs/config.md
 lock:  ## constraints.txt anew, with the newest versions
 	rm -rf .run/lock && : > constraints.txt && $(MAKE) VENV=.run/lock .run/lock/installed-mlx
 	.run/lock/bin/python -m pip freeze --all --exclude setuptools --exclude-editable > constraints.txt
@@ -51,4 +55,4 @@ $(VENV)/installed-mlx: $(VENV)/installed-dev
 	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
 	@touch $@
 
-.PHONY: help run test test-all lint types layers plugins dist lock clean
+.PHONY: help run test test-all lint types layers plugins dist bench docs lock clean
