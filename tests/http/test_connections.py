@@ -35,17 +35,16 @@ def test_one_connection_serves_many_requests_of_all_kinds(node: Node) -> None:
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize(("kind", "connections"), [("scripted", 1), ("scripted-done", 5)])
-def test_the_connection_to_the_engine_is_kept_where_the_engine_keeps_it(
-    node: Node, kind: str, connections: int
-) -> None:
+@pytest.mark.parametrize(("kind", "kept"), [("scripted", True), ("scripted-done", False)])
+def test_the_connection_to_the_engine_is_kept_where_the_engine_keeps_it(node: Node, kind: str, kept: bool) -> None:
     async def scene() -> None:
         async with connected(node) as client:
             for _ in range(5):
                 assert (await turn(client, chat(kind))).status == 200
 
     asyncio.run(scene())
-    assert len({one["from"] for one in node.engine(kind).seen()[-5:]}) == connections
+    # Tests before this one may have left several in the pool, which are used in turn.
+    assert (len({one["from"] for one in node.engine(kind).seen()[-5:]}) < 5) is kept
 
 
 def test_the_next_request_may_follow_a_stream_s_end_at_once(node: Node) -> None:
