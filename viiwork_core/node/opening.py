@@ -80,7 +80,9 @@ async def open_node(
     state_dir = config.node.state_dir
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     commands = Commands(new_node_id())
-    cards = Inventory(await detect(config.gpu.vendor, commands.run), commands.run, clock=SystemClock())
+    # Never on uvloop: it closes a pipe's descriptor twice, and the second time it may be another thread's.
+    vendor = await asyncio.to_thread(asyncio.run, detect(config.gpu.vendor, commands.run))
+    cards = Inventory(vendor, commands.run, clock=SystemClock())
     async with Node(config, resolved, places, secret, commands, cards).open(reload) as surface:
         yield surface
 
