@@ -12,6 +12,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import structlog
+
+_log = structlog.get_logger("viiwork.node")
+
 T = TypeVar("T")
 
 
@@ -46,8 +50,10 @@ class ControlLoop:
         await asyncio.to_thread(self._thread.join)
 
     def start(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        """Run `work` there until it ends or the loop does. From any thread."""
-        return self._begin(work)
+        """Run `work` there until it ends or the loop does. From any thread. What it raises is logged too."""
+        begun = self._begin(work)
+        begun.add_done_callback(_told)
+        return begun
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Await what `make` returns there, and return or raise as it does. Cancelling the wait cancels the work."""
@@ -75,3 +81,9 @@ async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+def _told(work: Future[None]) -> None:
+    """Nobody waits for what runs as long as the node: its failure must not wait for the node's end to be seen."""
+    if not work.cancelled() and (error := work.exception()) is not None:
+        _log.error("work on the control loop failed", exc_info=error)
