@@ -27,7 +27,7 @@ from viiwork_core.contracts.engine import (
     Wire,
 )
 from viiwork_core.contracts.options import NoOptions, PluginOptions
-from viiwork_core.contracts.policy import Candidate, Outcome, Policy, Query
+from viiwork_core.contracts.policy import Candidate, Outcome, Policy, Query, Score
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import (
     CacheRefused,
@@ -74,6 +74,7 @@ __all__ = [
     "RunCommand",
     "RunsOnCpu",
     "Saved",
+    "Score",
     "Segment",
     "SegmentKind",
     "SessionRef",

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viiwork_core import Candidate, Outcome, Policy, Query
+from viiwork_core import Candidate, Outcome, Policy, Query, Score
 from viiwork_core.builtin import viiwork_register_policy
 
+scores = st.none() | st.builds(Score, st.floats(0, 1e6), st.floats(0.001, 1e6))
 candidates = st.builds(
     Candidate,
     id=st.text(min_size=1, max_size=20),
@@ -21,9 +22,19 @@ candidates = st.builds(
     waiting=st.none() | st.integers(0, 100),
     rtt_ms=st.none() | st.floats(0, 1e4),
     held_tokens=st.none() | st.integers(0, 1 << 20),
+    score=scores,
+    replica_tokens=st.none() | st.integers(0, 1 << 20),
+    import_ms=st.none() | st.floats(0, 1e6),
 )
 places = st.lists(candidates, max_size=50, unique_by=lambda candidate: candidate.id)
-queries = st.builds(Query, model=st.text(), session=st.none() | st.text(), prompt_tokens=st.integers(0, 1 << 20))
+queries = st.builds(
+    Query,
+    model=st.text(),
+    session=st.none() | st.text(),
+    prompt_tokens=st.integers(0, 1 << 20),
+    continues=st.booleans(),
+    typical=scores,
+)
 policies = pytest.mark.parametrize("policy", viiwork_register_policy(), ids=lambda policy: policy.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from viiwork_core import API_MAJOR, API_MINOR, Discovery, Engine, Policy, hookimpl
 from viiwork_core.builtin.external import External
 from viiwork_core.builtin.policies import LeastBusy, RoundRobin
+from viiwork_core.builtin.priced import CacheAware, Fastest
 from viiwork_core.builtin.seeds import Seeds
 
 VIIWORK_API = (API_MAJOR, API_MINOR)
@@ -17,7 +18,7 @@ def viiwork_register_engine() -> type[Engine]:
 
 @hookimpl
 def viiwork_register_policy() -> list[type[Policy]]:
-    return [LeastBusy, RoundRobin]
+    return [Fastest, CacheAware, LeastBusy, RoundRobin]
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from viiwork_core import Candidate, PluginOptions, Policy, Query
 
@@ -24,10 +24,11 @@ class LeastBusy(Policy):
 
     def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
         if query.session is None:
-            keyed = [(*_room(candidate), rng.random(), candidate.id) for candidate in candidates]
+            # By name, so that chance falls alike on the same places in another order.
+            keyed = [(*_room(place), rng.random(), place.id) for place in sorted(candidates, key=lambda one: one.id)]
             return [entry[-1] for entry in sorted(keyed)]
-        key = hashlib.blake2b(query.session.encode()).digest()
-        ordered = sorted(candidates, key=lambda place: (not place.held_tokens, -_rendezvous(key, place.id), place.id))
+        weight = rendezvous(query.session)
+        ordered = sorted(candidates, key=lambda place: (not place.held_tokens, -weight(place.id), place.id))
         return [candidate.id for candidate in ordered]
 
 
@@ -63,5 +64,7 @@ def _room(candidate: Candidate) -> tuple[bool, int, float]:
     return not candidate.local, -candidate.free, rtt
 
 
-def _rendezvous(key: bytes, place: str) -> int:
-    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8, key=key).digest())
+def rendezvous(session: str) -> Callable[[str], int]:
+    """The weight of each place for a session: alike on every node, and moving only where a place comes or goes."""
+    key = hashlib.blake2b(session.encode()).digest()
+    return lambda place: int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8, key=key).digest())

@@ -6,12 +6,36 @@ The same contract ranks hosts at the entry node and backends at the executing no
 from __future__ import annotations
 
 import random
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from viiwork_core.contracts.options import NoOptions, PluginOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How soon a place gives the first token of an answer, as measured there."""
+
+    overhead_ms: float
+    """What every request takes, however short."""
+
+    ms_per_1k: float
+    """What 1,000 prompt tokens take that its cache does not hold; over 0."""
+
+    def first_token_ms(self, uncached: int) -> float:
+        """Predicted time to the first token of a prompt with so many uncached tokens, in ms; at least 1."""
+        return max(1.0, self.overhead_ms + self.ms_per_1k * uncached / 1000)
+
+    @staticmethod
+    def median(scores: Sequence[Score]) -> Score | None:
+        """The medians of both terms, each for itself; None: there is no score."""
+        if not scores:
+            return None
+        overheads, rates = [score.overhead_ms for score in scores], [score.ms_per_1k for score in scores]
+        return Score(statistics.median_high(overheads), statistics.median_high(rates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +48,12 @@ class Query:
 
     prompt_tokens: int
     """Estimated size of the prompt, in tokens."""
+
+    continues: bool = False
+    """Whether an earlier turn of the session is known to have been served somewhere."""
+
+    typical: Score | None = None
+    """The median score of all places that serve the model, full ones too; None: nobody has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +74,15 @@ class Candidate:
 
     held_tokens: int | None = None
     """Tokens of this session that its engine holds, as far as is known; None: unknown."""
+
+    score: Score | None = None
+    """None: not measured yet."""
+
+    replica_tokens: int | None = None
+    """Tokens of this session in a replica that lies there, ready to be imported; None: there is none."""
+
+    import_ms: float | None = None
+    """What importing that replica would take; None: not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
