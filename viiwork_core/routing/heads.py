@@ -1,0 +1,175 @@
+"""Heads: the newest known point of each conversation, and where its cache is.
+
+The node that served a turn publishes the conversation's head with its capacity, so that any entry node recognises the
+request that extends it, without state of its own, also after a restart. The node that relayed the turn knows it before
+the next report.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from viiwork_core.routing.conversation import Chain, Mark
+
+RELAYED_LIMIT: Final = 4096
+"""Conversations that this node relayed and remembers."""
+
+REMEMBERED_POINTS: Final = 4
+"""Heads that are remembered of one: a client may ask for its last reply once more, or go back a few turns."""
+
+
+class Kind(StrEnum):
+    """How warm a conversation is at its host."""
+
+    LIVE = "live"
+    """A slot holds it."""
+
+    PARKED = "parked"
+    """No slot does, but the engine may have put it aside in its own memory."""
+
+    REPLICA = "replica"
+    """A file that can be imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One point of a conversation: a request and the reply to it."""
+
+    link: int
+    """The request's last hash."""
+
+    mark: Mark
+    """The reply's."""
+
+    session: str
+    """Keyed hash of the session's name, or a name given to the conversation; hex."""
+
+    tokens: int
+    """Of the request and the reply: what the cache holds."""
+
+    turn: int
+    kind: Kind = Kind.LIVE
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An earlier request that a new one extends."""
+
+    session: str
+    at: int
+    """The place, in the new request, of the earlier one's last message."""
+
+
+@dataclass(slots=True)
+class _Relayed:
+    """A conversation of which this node relayed the last turn."""
+
+    node: str
+    """Where it ran."""
+
+    at: float
+    """When it ended."""
+
+    heads: list[Head]
+    """The newest first."""
+
+
+@dataclass(slots=True)
+class _Report:
+    """What a node published last."""
+
+    asked_at: float
+    heads: Sequence[tuple[str, Head]]
+    sessions: Mapping[tuple[str, str], Head]
+
+
+class Conversations:
+    """Every conversation that some node published or that this one relayed. Pure, on the data loop."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, _Report] = {}
+        self._relayed: OrderedDict[tuple[str, str], _Relayed] = OrderedDict()
+        """By (model, session), the one silent for longest first."""
+
+        self._published_at: dict[tuple[str, int], list[Head]] = {}
+        """(model, link) -> what nodes published."""
+
+        self._relayed_at: dict[tuple[str, int], list[Head]] = {}
+
+    def report(self, node: str, heads: Iterable[tuple[str, Head]], asked_at: float) -> None:
+        """Take in what a node publishes, as (model, head), in place of what it published before."""
+        self.forget(node)
+        told = tuple(heads)
+        sessions: dict[tuple[str, str], Head] = {}
+        for model, head in told:
+            self._published_at.setdefault((model, head.link), []).append(head)
+            known = sessions.get((model, head.session))
+            if known is None or known.turn < head.turn:
+                sessions[model, head.session] = head
+        self._reports[node] = _Report(asked_at, told, sessions)
+
+    def forget(self, node: str) -> None:
+        """The node has left, or its newest report is another."""
+        old = self._reports.pop(node, None)
+        for model, head in old.heads if old else ():
+            _take(self._published_at, (model, head.link), head)
+
+    def relayed(self, node: str, model: str, head: Head, now: float) -> None:
+        """A turn that this node relayed has ended at `node`."""
+        known = self._relayed.setdefault((model, head.session), _Relayed(node, now, []))
+        known.node, known.at = node, now
+        known.heads.insert(0, head)
+        self._relayed_at.setdefault((model, head.link), []).append(head)
+        for old in known.heads[REMEMBERED_POINTS:]:
+            _take(self._relayed_at, (model, old.link), old)
+        del known.heads[REMEMBERED_POINTS:]
+        self._relayed.move_to_end((model, head.session))
+        if len(self._relayed) > RELAYED_LIMIT:
+            (model, _), oldest = self._relayed.popitem(last=False)
+            for old in oldest.heads:
+                _take(self._relayed_at, (model, old.link), old)
+
+    def match(self, model: str, chain: Chain) -> Match | None:
+        """The longest earlier request that this one extends, and that got the reply which this one repeats."""
+        for place in range(len(chain.links) - 2, -1, -1):
+            key = (model, chain.links[place])
+            found = (*self._relayed_at.get(key, ()), *self._published_at.get(key, ()))
+            if not found:
+                continue
+            mark = chain.mark(place + 1)
+            fitting = [head for head in found if head.mark.fits(mark)]
+            if fitting:
+                best = min(fitting, key=lambda head: (head.kind is not Kind.LIVE, -head.turn, head.session))
+                return Match(best.session, place)
+        return None
+
+    def known(self, model: str, session: str) -> bool:
+        """Whether an earlier turn of the session was served somewhere."""
+        key = (model, session)
+        return key in self._relayed or any(key in report.sessions for report in self._reports.values())
+
+    def at(self, node: str, model: str, session: str) -> Head | None:
+        """What a node holds of a session; None: nothing that is known."""
+        report, relayed = self._reports.get(node), self._relayed.get((model, session))
+        published = report.sessions.get((model, session)) if report else None
+        # What was relayed there after the report was asked for is not in it yet.
+        if relayed is not None and relayed.node == node and (report is None or relayed.at >= report.asked_at):
+            newest = relayed.heads[0]
+            return newest if published is None or published.turn < newest.turn else published
+        return published
+
+    def last_host(self, model: str, session: str) -> str | None:
+        """The node that served the session's last turn, where this one relayed it."""
+        relayed = self._relayed.get((model, session))
+        return relayed.node if relayed else None
+
+
+def _take(index: dict[tuple[str, int], list[Head]], key: tuple[str, int], head: Head) -> None:
+    index[key].remove(head)
+    if not index[key]:
+        del index[key]
