@@ -17,7 +17,7 @@ from viiwork_strata.engine import StrataEngine
 from viiwork_strata.options import StrataOptions
 from viiwork_strata.testing import CHECKOUT, write_config
 
-OPTIONS = StrataOptions(dir=CHECKOUT, python=sys.executable)
+OPTIONS = StrataOptions.model_validate({"dir": CHECKOUT, "python": sys.executable, "warmup": 0})
 
 
 def config(folder: Path, seed: str) -> Path:

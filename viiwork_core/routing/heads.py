@@ -8,11 +8,12 @@ the next report.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
+from viiwork_core.mesh.report import HeadReport
 from viiwork_core.routing.conversation import Chain, Mark
 
 RELAYED_LIMIT: Final = 4096
@@ -56,6 +57,29 @@ class Head:
     backend: str | None = None
 
 
+    def report(self) -> HeadReport:
+        """As it goes into a capacity report."""
+        call, text = self.mark.call, self.mark.text
+        return HeadReport(
+            link=f"{self.link:016x}",
+            session=self.session,
+            tokens=self.tokens,
+            turn=self.turn,
+            kind=self.kind.value,
+            call=None if call is None else f"{call:016x}",
+            text=None if text is None else f"{text:016x}",
+            backend=self.backend,
+        )
+
+    @classmethod
+    def read(cls, report: HeadReport) -> Self:
+        """As a member reports it."""
+        call, text = report.call, report.text
+        mark = Mark(None if call is None else int(call, 16), None if text is None else int(text, 16))
+        kind = Kind(report.kind)
+        return cls(int(report.link, 16), mark, report.session, report.tokens, report.turn, kind, report.backend)
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """An earlier request that a new one extends."""
@@ -63,6 +87,10 @@ class Match:
     session: str
     at: int
     """The place, in the new request, of the earlier one's last message."""
+
+
+Told = Sequence[tuple[str, Sequence[HeadReport]]]
+"""What a node publishes: its heads by model."""
 
 
 @dataclass(slots=True)
@@ -84,6 +112,7 @@ class _Report:
     """What a node published last."""
 
     asked_at: float
+    told: Told
     heads: Sequence[tuple[str, Head]]
     sessions: Mapping[tuple[str, str], Head]
 
@@ -101,17 +130,21 @@ class Conversations:
 
         self._relayed_at: dict[tuple[str, int], list[Head]] = {}
 
-    def report(self, node: str, heads: Iterable[tuple[str, Head]], asked_at: float) -> None:
-        """Take in what a node publishes, as (model, head), in place of what it published before."""
+    def report(self, node: str, told: Told, asked_at: float) -> None:
+        """Take in what a node publishes, in place of what it published before."""
+        old = self._reports.get(node)
+        if old is not None and old.told == told:
+            old.asked_at = asked_at
+            return
         self.forget(node)
-        told = tuple(heads)
+        heads = [(model, Head.read(head)) for model, reports in told for head in reports]
         sessions: dict[tuple[str, str], Head] = {}
-        for model, head in told:
+        for model, head in heads:
             self._published_at.setdefault((model, head.link), []).append(head)
             known = sessions.get((model, head.session))
             if known is None or known.turn < head.turn:
                 sessions[model, head.session] = head
-        self._reports[node] = _Report(asked_at, told, sessions)
+        self._reports[node] = _Report(asked_at, told, heads, sessions)
 
     def forget(self, node: str) -> None:
         """The node has left, or its newest report is another."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
@@ -23,7 +23,7 @@ from viiwork_strata.options import StrataOptions
 from viiwork_strata.testing import CHECKOUT, write_config
 
 SESSION = SessionRef(key="5e551011")
-OPTIONS = StrataOptions(dir=CHECKOUT, python=sys.executable)
+OPTIONS = StrataOptions.model_validate({"dir": CHECKOUT, "python": sys.executable, "warmup": 0})
 
 
 @pytest.fixture
@@ -87,19 +87,26 @@ async def start(tmp_path: Path, context: Context) -> AsyncIterator[Start]:
     """Starts doubles: `await start("a", context=8192)`; they end with the test."""
     async with AsyncExitStack() as stack:
 
-        async def started(name: str, *args: str, sessions: bool = True, **config: object) -> Running:
+        async def started(
+            name: str, *args: str, sessions: bool = True, prepare: bool = True, **config: object
+        ) -> Running:
             home = tmp_path / name
             home.mkdir()
             path = write_config(home, "tiny", **config)  # type: ignore[arg-type]  # as the test gave it
             cache_dir = home / "sessions" if sessions else None
-            spec = Spec("tiny", 0, 1, path, 4096, 1, port=free_port(), gpus=(0,), args=args, cache_dir=cache_dir)
+            length, parallel = config.get("context", 4096), config.get("parallel", 1)
+            assert isinstance(length, int)
+            assert isinstance(parallel, int)
+            wanted = Spec("tiny", 0, 1, path, length, parallel, gpus=(0,), args=args, cache_dir=cache_dir)
+            spec = replace(wanted, port=free_port())
             engine = await stack.enter_async_context(StrataEngine(OPTIONS, context))
             cache = await stack.enter_async_context(StrataCache(OPTIONS, context))
-            await engine.prepare(spec)
+            if prepare:
+                await engine.prepare(spec)
             process = spawn(engine, spec)
             stack.callback(end, process)
             address = Address(spec.host, spec.port)
-            await until_ready(engine, address)
+            await until_ready(engine, address, process)
             return Running(spec, address, engine, cache, process)
 
         yield started
@@ -111,13 +118,22 @@ def spawn(engine: StrataEngine, spec: Spec) -> subprocess.Popen[bytes]:
     return subprocess.Popen(launch.argv, env=env, stdout=subprocess.DEVNULL)
 
 
+def piped(*argv: str) -> subprocess.Popen[bytes]:
+    """A process whose lines are read here, with the parent's PATH and nothing else."""
+    return subprocess.Popen(argv, env={"PATH": os.environ["PATH"]}, stdout=subprocess.PIPE)
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     assert process.wait(20) == 0
 
 
-async def until_ready(engine: StrataEngine, address: Address) -> None:
-    await until(lambda: answers(engine, address))
+async def until_ready(engine: StrataEngine, address: Address, process: subprocess.Popen[bytes] | None = None) -> None:
+    async def is_ready() -> bool:
+        assert process is None or process.poll() is None, "the double has ended by itself"
+        return await answers(engine, address)
+
+    await until(is_ready)
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

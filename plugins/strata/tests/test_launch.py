@@ -1,11 +1,9 @@
-"""What is started, and which JSON is refused."""
+"""What is started, and the options that say so."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import anyio
 import pluggy
 import pytest
 from pydantic import ValidationError
@@ -59,32 +57,6 @@ def test_dir_must_be_absolute() -> None:
         StrataOptions(dir=Path("strata"))
 
 
-def prepare(context: Context, path: Path | None) -> None:
-    anyio.run(StrataEngine(OPTIONS, context).prepare, spec(path))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "path: .* cannot be read"),
-        ("{", "path: .* is not JSON"),
-        ("[]", "path: .* is not a JSON object"),
-        ("{}", "model_name or aliases qwen3.8-flash-next, not tiny"),
-        ('{"model_name": null}', "not tiny"),
-        ('{"model_name": "other", "aliases": ["tinier"]}', "model_name or aliases other, tinier, not tiny"),
-    ],
-)
-def test_a_json_that_cannot_serve_the_model_is_refused(
-    context: Context, tmp_path: Path, text: str | None, words: str
-) -> None:
-    path = tmp_path / "strata.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError, match=f"model tiny: .*{words}") as refused:
-        prepare(context, path)
-    assert refused.value.remedy
-
-
 def test_a_missing_path_is_refused_before_a_launch(context: Context) -> None:
     engine = StrataEngine(OPTIONS, context)
     with pytest.raises(ConfigError, match="model tiny: path: is missing"):
@@ -92,11 +64,25 @@ def test_a_missing_path_is_refused_before_a_launch(context: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [{"model_name": "tiny"}, {"aliases": ["x", "tiny"]}, {"model_name": "y", "aliases": "x, tiny"}]
+    ("written", "seconds"), [("30s", 30.0), ("1m30s", 90.0), ("250ms", 0.25), ("10m", 600.0), (0, 0.0), ("0", 0.0)]
 )
-def test_a_name_or_an_alias_is_enough(context: Context, tmp_path: Path, names: dict[str, object]) -> None:
-    """Strata: "aliases (list or one comma string)", "Config JSON is read as utf-8-sig (BOM ok)"."""
-    path = tmp_path / "strata.json"
-    path.write_text(json.dumps(names), "utf-8-sig")
-    prepare(context, path)
-    assert path.exists()
+def test_warmup_is_a_duration(context: Context, written: object, seconds: float) -> None:
+    options = StrataOptions.model_validate({"dir": "/opt/strata", "warmup": written})
+    assert StrataEngine(options, context).warm_up() == seconds
+    assert StrataOptions.model_validate(options.model_dump(mode="json")) == options
+
+
+def test_warmup_is_30_seconds_unless_told_otherwise(context: Context) -> None:
+    assert StrataEngine(OPTIONS, context).warm_up() == 30.0
+
+
+@pytest.mark.parametrize("written", ["11m", "-1s", "30", 30, True, None, "", "1s x", "1e3s", "s", []])
+def test_no_other_warmup_is_taken(written: object) -> None:
+    with pytest.raises(ValidationError, match=r"warmup\n.*must be (a duration|at most 10m)"):
+        StrataOptions.model_validate({"dir": "/opt/strata", "warmup": written})
+
+
+def test_the_server_has_half_an_hour_to_load_and_a_minute_to_end() -> None:
+    """Strata: "engine gets QUIT on stdin (20 s), then terminate (20 s), then kill (20 s)"; "startup_timeout default
+    30 m"."""
+    assert (StrataEngine.startup_timeout, StrataEngine.stop_timeout) == (1800.0, 60.0)

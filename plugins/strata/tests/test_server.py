@@ -80,7 +80,7 @@ async def test_load_tells_slots_context_and_held_tokens(start: Start) -> None:
     ends"."""
     a = await start("a", context=2048)
     load = await a.engine.load(a.spec, a.address)
-    assert (load.slots, load.busy, load.context, load.waiting) == (1, 0, 2048, None)
+    assert (load.slots, load.busy, load.context, load.waiting) == (1, 0, 2048, 0)
     assert load.each == (SlotLoad(0, busy=False, tokens=0),)
     usage = (await a.chat(HELLO))["usage"]
     assert isinstance(usage, dict)

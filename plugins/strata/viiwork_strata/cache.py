@@ -22,8 +22,9 @@ from viiwork_core import (
     SessionRef,
     Spec,
 )
-from viiwork_strata.fingerprint import base, engine_args, executable, settings
-from viiwork_strata.launch import read_config
+from viiwork_strata.config_file import read_config
+from viiwork_strata.fingerprint import engine_args, executable, settings
+from viiwork_strata.program import base
 from viiwork_strata.server import StrataServer, count
 from viiwork_strata.session_file import VERSION, read_session_file
 
@@ -63,7 +64,7 @@ class StrataCache(CacheTransfer):
         Raises EngineRefused when the JSON, the binary or a file cannot be read.
         """
         try:
-            config = await to_thread.run_sync(read_config, spec)
+            config = (await to_thread.run_sync(read_config, spec)).values
         except ConfigError as error:
             raise EngineRefused(error.message, remedy=error.remedy) from error
         result = {"session format": str(VERSION), **settings(config, spec.env)}

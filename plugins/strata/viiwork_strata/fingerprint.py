@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from viiwork_core import EngineRefused
+from viiwork_strata.program import base
 
 Part = tuple[str, ...]
 """The values of one part, in order."""
@@ -49,9 +50,3 @@ def executable(config: Mapping[str, object]) -> Path:
     if not isinstance(exe, str) or not exe:
         raise EngineRefused('the Strata JSON has no "exe": its version cannot be compared')
     return base(config) / exe
-
-
-def base(config: Mapping[str, object]) -> Path:
-    """What relative paths in the JSON start from: its "cwd", else the folder that the server was started in."""
-    cwd = config.get("cwd")
-    return Path.cwd() / cwd if isinstance(cwd, str) else Path.cwd()

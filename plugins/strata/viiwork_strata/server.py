@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Self
 
+import anyio
 import httpx
 
 from viiwork_core import Address, EngineRefused, EngineUnreachable
+
+_SMALL = 64 * 1024
+_LARGE = 256 * 1024
+"""Bytes of an answer; a longer one is not Strata's. /status may carry the end of a long answer, /slots many slots."""
+
+_STATUS_S = 0.4
+"""What /status may take: its figures are an extra, and the load must not be late for them."""
 
 
 class StrataServer:
@@ -30,25 +39,34 @@ class StrataServer:
 
     async def health(self, address: Address) -> object:
         """The body of GET /health; None when it is not JSON or the status is not 200. Raises EngineUnreachable."""
-        answer = await self._send("GET", address, "/health")
-        return _body(answer) if answer.status_code == httpx.codes.OK else None
+        status, data = await self._get(address, "/health", _SMALL)
+        return _json(data) if status == httpx.codes.OK else None
 
     async def slots(self, address: Address) -> list[Mapping[str, object]]:
         """The entries of GET /slots, at least one. Raises EngineUnreachable, EngineRefused."""
-        answer = await self._send("GET", address, "/slots")
-        if answer.status_code != httpx.codes.OK:
-            raise _refusal("GET /slots", answer)
-        entries = _body(answer)
+        status, data = await self._get(address, "/slots", _LARGE)
+        if status != httpx.codes.OK:
+            raise _refusal("GET /slots", status, data)
+        entries = _json(data)
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise EngineRefused("Strata's /slots is not a list of objects")
         if not entries:
             raise EngineRefused("Strata lists no slots: its engine process is not running")
         return entries
 
+    async def status(self, address: Address) -> Mapping[str, object]:
+        """What GET /status says, as far as it comes in 400 ms; else nothing. It holds private text: the end of the last
+        answer. Raises nothing."""
+        with anyio.move_on_after(_STATUS_S), suppress(EngineUnreachable):
+            status, data = await self._get(address, "/status", _LARGE)
+            body = _json(data) if status == httpx.codes.OK else None
+            return body if isinstance(body, dict) else {}
+        return {}
+
     async def version(self, address: Address) -> str | None:
         """The engine's version string from GET /v1/status; None: it does not tell. Raises EngineUnreachable."""
-        answer = await self._send("GET", address, "/v1/status")
-        body = _body(answer) if answer.status_code == httpx.codes.OK else None
+        status, data = await self._get(address, "/v1/status", _LARGE)
+        body = _json(data) if status == httpx.codes.OK else None
         version = body.get("engine") if isinstance(body, dict) else None
         return version if isinstance(version, str) and version else None
 
@@ -57,17 +75,30 @@ class StrataServer:
 
         Raises EngineUnreachable, or EngineRefused with Strata's status, kind and words.
         """
-        answer = await self._send("POST", address, f"/slots/0?action={action}", {"filename": name})
-        body = _body(answer)
-        if answer.status_code != httpx.codes.OK:
-            raise _refusal(action, answer)
+        path = f"/slots/0?action={action}"
+        status, data = await self._send("POST", address, path, _SMALL, {"filename": name})
+        if status != httpx.codes.OK:
+            raise _refusal(action, status, data)
+        body = _json(data)
         if not isinstance(body, dict):
             raise EngineRefused(f"Strata answered {action} with something other than a JSON object")
         return body
 
-    async def _send(self, method: str, address: Address, path: str, body: object = None) -> httpx.Response:
+    async def _get(self, address: Address, path: str, limit: int) -> tuple[int, bytes]:
+        return await self._send("GET", address, path, limit)
+
+    async def _send(
+        self, method: str, address: Address, path: str, limit: int, body: object = None
+    ) -> tuple[int, bytes]:
+        """Status and body; a body over `limit` is dropped: it is not Strata's. Raises EngineUnreachable."""
+        data = b""
         try:
-            return await self._http.request(method, address.url + path, json=body)
+            async with self._http.stream(method, address.url + path, json=body) as answer:
+                async for chunk in answer.aiter_bytes():
+                    data += chunk
+                    if len(data) > limit:
+                        return answer.status_code, data[:0]
+                return answer.status_code, data
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise EngineUnreachable(f"Strata at {address.url} did not answer {method} {path}: {reason}") from error
@@ -81,18 +112,18 @@ def count(body: Mapping[str, object], key: str) -> int:
     return value
 
 
-def _body(answer: httpx.Response) -> object:
+def _json(data: bytes) -> object:
     try:
-        return json.loads(answer.content)
-    except ValueError:
+        return json.loads(data)
+    except (ValueError, RecursionError):
         return None
 
 
-def _refusal(what: str, answer: httpx.Response) -> EngineRefused:
+def _refusal(what: str, status: int, data: bytes) -> EngineRefused:
     """{"error": {"type", "message", "code", "kind"}}, where `kind` is only in the engine's own refusals."""
-    body = _body(answer)
+    body = _json(data)
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return EngineRefused(f"Strata answered {what} with status {answer.status_code}")
+        return EngineRefused(f"Strata answered {what} with status {status}")
     kind = f" ({error['kind']})" if "kind" in error else ""
-    return EngineRefused(f"Strata answered {what} with {answer.status_code}{kind}: {error.get('message')}")
+    return EngineRefused(f"Strata answered {what} with {status}{kind}: {error.get('message')}")

@@ -20,6 +20,7 @@ def write_config(
     """
     exe, pack, path = folder / "strata", folder / "pack.bin", folder / "strata.json"
     exe.write_bytes(b"a stand-in for the engine's binary\n")
+    exe.chmod(0o755)
     pack.write_bytes(f"a stand-in for the model's weights: {seed}\n".encode())
     args = ["--model", str(pack), "--kv", kv, "--max-context", str(context)]
     path.write_text(json.dumps({"exe": str(exe), "args": args, "model_name": model, **keys}, indent=2))

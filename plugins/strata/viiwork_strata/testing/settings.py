@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from viiwork_strata.testing.session_store import Identity, hash64
 
 VERSION = "0.1.42-double"
 _CONFIG_FLAGS = ("--kv", "--kv-resident", "--max-context", "--mtp-window", "--rope", "--control-vector", "--native-")
+_BATCH = {"--batch", "--slots"}
+_MOST_SLOTS = 8
+_ABOUT = "A double of Strata's server, without a model. SIGUSR1 kills its engine, and the next request restarts it."
 _EDGE = 1 << 20
 """The model's fingerprint covers each file's size and its first and last MiB."""
 
@@ -26,14 +31,41 @@ class Settings:
     max_context: int
     identity: Identity
     slot_dir: Path | None
+    slots: int
+    """Requests at a time."""
+
     batch: bool
     """More than one slot is configured: no session files then."""
+
+    replicas: bool
+    """Several engines behind one server, which hide their session files."""
 
     one_stage: bool
     """False: the engine runs over several cards or without its prompt cache, and refuses session files."""
 
+    aliases: tuple[str, ...]
+    keys: tuple[str, ...]
+    """API keys, of which a request must have one; none: none is asked for."""
+
+    lazy: bool
+    idle_seconds: float
+    """After so long without a request the model is unloaded; 0: never."""
+
+    silence_seconds: float
+    """An engine that says nothing for so long is killed; 0: never."""
+
+    max_body: int
     load_seconds: float
     token_seconds: float
+    stop_seconds: float
+    keep_alive_seconds: float
+    die_after: int | None
+    silent_after: int | None
+    crash_after: int | None
+
+    def crash(self) -> NoReturn:
+        """The server itself is gone, without a word."""
+        os._exit(70)
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
@@ -48,23 +80,45 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         max_context=_max_context(args),
         identity=Identity(_model_fingerprint(config, args), _config_fingerprint(config, args)),
         slot_dir=_slot_dir(options.slot_save_path, config),
-        batch=_parallel(config) or "--batch" in args or "--slots" in args,
+        slots=_slots(config, args),
+        batch=_slots(config, args) > 1 or bool(_BATCH & set(args)),
+        replicas=bool(config.get("replicas")),
         one_stage=not {"--layer-split", "--peer-device"} & set(args) and _value(args, "--prompt-cache") != "0",
+        aliases=_aliases(config),
+        keys=_keys(options.api_key, config),
+        lazy=options.lazy or config.get("lazy_load") is True,
+        idle_seconds=options.idle_unload if options.idle_unload is not None else _seconds(config, "idle_unload_s", 0.0),
+        silence_seconds=_seconds(config, "engine_silence_s", 300.0),
+        max_body=int(os.environ.get("STRATA_MAX_BODY_MIB", "256")) << 20,
         load_seconds=options.load_seconds,
         token_seconds=options.token_seconds,
+        stop_seconds=options.stop_seconds,
+        keep_alive_seconds=options.keep_alive_seconds,
+        die_after=options.die_after,
+        silent_after=options.silent_after,
+        crash_after=options.crash_after,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="viiwork_strata.testing.double", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m viiwork_strata.testing.double", description=_ABOUT)
     parser.add_argument("--engine", choices=["mock", "strata"], default="mock")
-    parser.add_argument("--config", required=True)
+    parser.add_argument("--config", required=True, metavar="FILE")
     parser.add_argument("--host")
     parser.add_argument("--port", type=int, default=8095)
-    parser.add_argument("--gpu")
-    parser.add_argument("--slot-save-path")
-    parser.add_argument("--load-seconds", type=float, default=0.0, help="the double's own: how long loading takes")
-    parser.add_argument("--token-seconds", type=float, default=0.0, help="the double's own: time for each new token")
+    parser.add_argument("--gpu", metavar="LIST")
+    parser.add_argument("--slot-save-path", metavar="DIR")
+    parser.add_argument("--api-key", default=os.environ.get("STRATA_API_KEY"), metavar="LIST")
+    parser.add_argument("--lazy", action="store_true")
+    parser.add_argument("--idle-unload", type=float, metavar="S")
+    own = parser.add_argument_group("the double's own")
+    own.add_argument("--load-seconds", type=float, default=0.0, metavar="S", help="how long loading takes")
+    own.add_argument("--token-seconds", type=float, default=0.0, metavar="S", help="time for each new token")
+    own.add_argument("--stop-seconds", type=float, default=0.0, metavar="S", help="how long the end takes at SIGTERM")
+    own.add_argument("--keep-alive-seconds", type=float, default=10.0, metavar="S", help="between comments in silence")
+    own.add_argument("--die-after", type=int, metavar="N", help="the engine dies, once, after N tokens of an answer")
+    own.add_argument("--silent-after", type=int, metavar="N", help="the engine falls silent there, once")
+    own.add_argument("--crash-after", type=int, metavar="N", help="the server itself is gone there")
     return parser
 
 
@@ -100,9 +154,35 @@ def _max_context(args: Sequence[str]) -> int:
     return int(value)
 
 
-def _parallel(config: dict[str, object]) -> bool:
-    value = config.get("parallel")
-    return isinstance(value, int) and not isinstance(value, bool) and value > 1
+def _slots(config: dict[str, object], args: Sequence[str]) -> int:
+    """Strata: ""parallel": whole number > 1 becomes engine `--batch N`; true/float/<=1 ignored; ignored when args
+    already hold --batch or --slots; max 8 rows"."""
+    for flag in sorted(_BATCH & set(args)):
+        value = _value(args, flag) or ""
+        return max(1, min(int(value), _MOST_SLOTS)) if value.isdecimal() else 1
+    rows = config.get("parallel")
+    return min(rows, _MOST_SLOTS) if isinstance(rows, int) and not isinstance(rows, bool) and rows > 1 else 1
+
+
+def _aliases(config: dict[str, object]) -> tuple[str, ...]:
+    aliases = config.get("aliases", [])
+    listed = aliases.split(",") if isinstance(aliases, str) else aliases
+    return tuple(str(one).strip() for one in listed) if isinstance(listed, list) else ()
+
+
+def _keys(option: str | None, config: dict[str, object]) -> tuple[str, ...]:
+    """A list with commas. Exits 2 for an empty one on the command line."""
+    if option is not None and not option.strip():
+        raise SystemExit(2)
+    given = option if option is not None else str(config.get("api_key") or "")
+    return tuple(key.strip() for key in given.split(",") if key.strip())
+
+
+def _seconds(config: dict[str, object], key: str, default: float) -> float:
+    try:
+        return float(config.get(key, default) or 0)  # type: ignore[arg-type]  # whatever the file holds
+    except (TypeError, ValueError) as error:
+        raise SystemExit(f"bad config: {key} is no number") from error
 
 
 def _cwd(config: dict[str, object]) -> Path:
