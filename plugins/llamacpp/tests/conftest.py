@@ -46,8 +46,7 @@ def context(tmp_path: Path) -> Context:
 @pytest.fixture
 def spec(tmp_path: Path) -> Spec:
     """A model that is there, on the CPU, with two slots."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
+    path = write_gguf(tmp_path / "model.gguf")
     return Spec(model="m", index=0, backends=1, path=path, context=4096, parallel=2, port=4000)
 
 

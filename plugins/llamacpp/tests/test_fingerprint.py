@@ -95,7 +95,7 @@ def test_an_argument_that_does_not(spec: Spec, context: Context, tmp_path: Path,
 
 def test_context_and_place_do_not_matter(spec: Spec, context: Context, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere.gguf"
-    moved.write_bytes(b"GGUF")
+    moved.write_bytes(spec.path.read_bytes())
     other = replace(spec, context=1024, path=moved, port=1, gpus=(1,), cache_dir=tmp_path, model="other")
     assert fingerprint(other, context, tmp_path) == fingerprint(spec, context, tmp_path)
 

@@ -296,6 +296,24 @@ def test_every_endpoint_exists(backend: Callable) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "args", [(), ("--ubatch-size", "512", "--split-mode", "layer", "--tensor-split", "1,1", "--device", "none")]
+)
+def test_the_server_takes_what_profiles_set(backend: Callable, args: tuple[str, ...]) -> None:
+    """The flags of the CPU's profile, and those that profiles of cards set, as far as a machine without one can."""
+
+    async def run() -> None:
+        async with backend("a", *args) as (engine, spec, address):
+            argv = engine.launch(spec).argv
+            assert argv.count("--device") == argv.count("--cache-ram") == 1
+            assert argv[argv.index("--device") + 1] == "none"
+            assert int(argv[argv.index("--cache-ram") + 1]) % 256 == 0
+            assert (await post(address, CHAT, chat(FIRST[:1], 0)))["choices"]
+            assert await engine.advice(spec) == ()
+
+    asyncio.run(run())
+
+
 def test_the_log_shows_no_prompt(backend: Callable, tmp_path: Path) -> None:
     async def run() -> None:
         async with backend("a") as (_, _, address):

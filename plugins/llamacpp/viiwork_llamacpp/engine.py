@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -9,6 +12,7 @@ import httpx
 
 from viiwork_core import (
     Address,
+    Advises,
     Context,
     Engine,
     EngineRefused,
@@ -25,6 +29,8 @@ from viiwork_core import (
     Versioned,
     Wire,
 )
+from viiwork_llamacpp.advice import advice
+from viiwork_llamacpp.arguments import check
 from viiwork_llamacpp.build import read_build
 from viiwork_llamacpp.launch import (
     ENVIRONMENT,
@@ -36,6 +42,7 @@ from viiwork_llamacpp.launch import (
     model_files,
     parse_help,
 )
+from viiwork_llamacpp.model import Model, read_model
 from viiwork_llamacpp.options import LlamaCppOptions
 from viiwork_llamacpp.server import LlamaServer
 
@@ -57,7 +64,7 @@ ENDPOINTS = frozenset(
 )
 
 
-class LlamaCpp(Engine, RunsOnCpu, Prepares, Versioned):
+class LlamaCpp(Engine, RunsOnCpu, Prepares, Advises, Versioned):
     """One model's llama-servers."""
 
     name: ClassVar[str] = "llamacpp"
@@ -76,6 +83,7 @@ class LlamaCpp(Engine, RunsOnCpu, Prepares, Versioned):
         self._server = LlamaServer()
         self._prepared = Prepared()
         self._version: str | None = None
+        self._read: tuple[object, Model] | None = None
 
     async def __aenter__(self) -> Self:
         self._server.open()
@@ -94,8 +102,23 @@ class LlamaCpp(Engine, RunsOnCpu, Prepares, Versioned):
         """
         files = model_files(spec.path, spec.model)
         binary = find_binary(self._options, spec.model)
-        self._prepared = machine(binary, await self._read_help(binary), files)
+        model = await self._model(files, spec.model)
+        self._prepared = machine(binary, await self._read_help(binary), files, model)
         self._version = (await read_build(self.context.run_command, binary)).label
+
+    async def _model(self, files: tuple[Path, ...], name: str) -> Model:
+        """What the files say, read anew only when one was replaced."""
+        stats = [file.stat() for file in files]
+        seen = tuple(
+            (file, stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in zip(files, stats, strict=True)
+        )
+        if self._read is None or self._read[0] != seen:
+            self._read = (seen, await asyncio.to_thread(read_model, files, name))
+        return self._read[1]
+
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        """From the model's files, the cards and the arguments."""
+        return tuple(advice(spec, self._options, self._prepared))
 
     async def _read_help(self, binary: str) -> Help:
         try:
@@ -106,6 +129,7 @@ class LlamaCpp(Engine, RunsOnCpu, Prepares, Versioned):
 
     def launch(self, spec: Spec) -> Launch:
         """The command line and environment of one backend."""
+        check(spec)
         return Launch(command_line(spec, self._options, self._prepared), ENVIRONMENT)
 
     async def probe(self, address: Address) -> Probe:

