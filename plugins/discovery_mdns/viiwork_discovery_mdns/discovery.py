@@ -1,29 +1,84 @@
-"""The source of sightings. It holds its name; what it shall do is not built yet."""
+"""The source of sightings: announces this node by mDNS, and reports the others that are announced."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import ClassVar, Self
+from ipaddress import ip_address
+from types import TracebackType
+from typing import ClassVar
 
-from viiwork_core import Card, Discovery, NotBuiltYet, Sighting
+from viiwork_core import Card, Context, Discovery, DiscoveryFailed, PluginOptions, Sighting
+from viiwork_discovery_mdns.interfaces import Interface, choose
+from viiwork_discovery_mdns.options import MdnsOptions
+from viiwork_discovery_mdns.station import Station
 
 
 class MdnsDiscovery(Discovery):
-    """Refuses to open: a node that is told to look here must not start and find nobody."""
+    """Nodes of the local network, as `_viiwork._tcp.local.`"""
 
     name = "mdns"
+    Options: ClassVar[type[PluginOptions]] = MdnsOptions
     networks: ClassVar[frozenset[str]] = frozenset({"lan"})
 
-    async def __aenter__(self) -> Self:
-        raise _not_built_yet()
+    def __init__(self, options: PluginOptions, context: Context) -> None:
+        super().__init__(options, context)
+        assert isinstance(options, MdnsOptions)
+        self._interface = options.interface
+        self._card: Card | None = None
+        self._station: Station | None = None
+
+    @classmethod
+    def wanted(cls, options: PluginOptions) -> bool | None:
+        assert isinstance(options, MdnsOptions)
+        return None if options.mdns == "auto" else options.mdns
+
+    async def own_address(self) -> str | None:
+        """That of the interface which is to be spoken on."""
+        interface = choose(self._interface, None)
+        address = interface.own_address()
+        if address is None:
+            remedy = "give it one, or set mesh.mdns.interface to another interface"
+            raise DiscoveryFailed(f"interface {interface.name} has only link-local addresses", remedy=remedy)
+        return str(address)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
 
     async def announce(self, card: Card) -> None:
-        raise _not_built_yet()
+        """Returns before the announcement is out: a name is probed for most of a second."""
+        self._card = card
+        await self._close()
+        self._present()
 
-    def sightings(self) -> AsyncIterator[Sighting]:
-        raise _not_built_yet()
+    async def sightings(self) -> AsyncIterator[Sighting]:
+        """Everybody but this node itself. Raises DiscoveryFailed while there is no interface to speak on."""
+        for sighting in await self._look():
+            if self._card is None or sighting.address != self._card.address:
+                yield sighting
 
+    async def _look(self) -> list[Sighting]:
+        try:
+            if self._station is not None and self._station.interface != self._chosen():
+                await self._close()
+            return await self._present().look()
+        except DiscoveryFailed:
+            # What is open is of no use: begin anew at the next look.
+            await self._close()
+            raise
 
-def _not_built_yet() -> NotBuiltYet:
-    remedy = "set `mesh.network: seeds` and list the other nodes in mesh.seeds, or set `mesh.network: none`"
-    return NotBuiltYet(f"discovery 'mdns' cannot find nodes on the local network yet; {remedy}", remedy=remedy)
+    def _present(self) -> Station:
+        if self._station is None:
+            self._station = Station(self.name, self._chosen(), self._card)
+        return self._station
+
+    def _chosen(self) -> Interface:
+        """By the state of things now: interfaces come, go and change their addresses."""
+        address = ip_address(self._card.address.rpartition(":")[0].strip("[]")) if self._card else None
+        return choose(self._interface, address)
+
+    async def _close(self) -> None:
+        station, self._station = self._station, None
+        if station is not None:
+            await station.close()
