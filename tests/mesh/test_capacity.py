@@ -55,6 +55,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.all: list[PeerView | str] = []
+        self.silences: list[tuple[str, float]] = []
         self.news = asyncio.Event()
 
     def tell(self, item: PeerView | str) -> None:
@@ -78,6 +79,9 @@ class Peer:
     def __init__(self, node: str = "a", node_id: str = "1") -> None:
         self.member = Member(node=node, node_id=node_id, host="127.0.0.1", api_port=1)
         self.answer: str | None = None
+        self.headers: dict[str, str] = {}
+        self.status = 200
+        self.known: list[str | None] = []
         self.asked = self.at_once = 0
         self.ready = asyncio.Event()
         self.ready.set()
@@ -89,8 +93,13 @@ class Peer:
             await self.ready.wait()
         finally:
             self.at_once -= 1
+        self.known.append(request.headers.get("If-None-Match"))
         report = CapacityReport(node=self.member.node, node_id=self.member.node_id, ver="0.1.0")
-        return web.Response(body=self.answer.encode() if self.answer else encode_report(report))
+        tag = self.headers.get("ETag")
+        if tag is not None and self.known[-1] == tag:
+            return web.Response(status=304, headers=self.headers)
+        body = self.answer.encode() if self.answer else encode_report(report)
+        return web.Response(status=self.status, body=body, headers=self.headers)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Member]:
@@ -115,7 +124,13 @@ async def polling(twin: Twin, interval_s: float) -> AsyncIterator[Seen]:
     seen = Seen()
     async with Links(node="me", signer=None) as links:
         polls = CapacityPolls(
-            twin, links, clock=SystemClock(), publish=seen.tell, forget=seen.tell, interval_s=interval_s
+            twin,
+            links,
+            clock=SystemClock(),
+            publish=seen.tell,
+            forget=seen.tell,
+            silent=lambda member, asked_at: seen.silences.append((member.node, asked_at)),
+            interval_s=interval_s,
         )
         task = asyncio.create_task(polls.run())
         try:
@@ -249,3 +264,105 @@ def test_a_new_address_of_a_member_is_used() -> None:
     with capture_logs() as failures:
         asyncio.run(run())
     assert failures[0]["event"] == "no capacity report"
+
+
+def test_what_has_not_changed_is_not_sent_again() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.headers = {"ETag": '"1"'}
+        async with peer.serving() as member, polling(Twin(member), OFTEN) as seen:
+            await seen.until(lambda told: len(told) >= 3)
+            assert peer.known[:3] == [None, '"1"', '"1"']
+            assert len({view.asked_at for view in seen.views}) == len(seen.views), "each is news of its own time"
+            assert len({view.report for view in seen.views}) == 1
+            peer.headers = {"ETag": '"2"'}
+            peer.answer = '{"node": "a", "node_id": "1", "ver": "9", "models": []}'
+            await seen.until(lambda told: seen.views[-1].report.ver == "9")
+            peer.headers, told = {}, len(seen.all)
+            await seen.until(lambda now: len(now) >= told + 2)
+            assert peer.known[-1] is None, "what has no name cannot be named"
+
+    asyncio.run(run())
+
+
+def test_a_304_that_nobody_asked_for_is_no_report() -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.status = 304
+        async with peer.serving() as member, polling(Twin(member), OFTEN) as seen:
+            await eventually(lambda: len(seen.silences) >= 2)
+            assert seen.all == []
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert "answered 304" in logs[0]["reason"]
+
+
+@pytest.mark.parametrize("status", [302, 401, 500])
+def test_one_poll_that_fails_is_told_with_its_time(status: int) -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.headers = {"Location": "http://127.0.0.1:1/v1/capacity"}
+        async with peer.serving() as member, polling(Twin(member), OFTEN) as seen:
+            await seen.until(lambda told: len(told) >= 1)
+            peer.status = status
+            await eventually(lambda: bool(seen.silences))
+            node, asked_at = seen.silences[0]
+            assert node == "a"
+            assert asked_at > seen.views[-1].asked_at
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("status", "year"), [(200, 2020), (401, 2099)])
+def test_a_clock_that_is_far_off_is_told_once_with_the_name(status: int, year: int) -> None:
+    async def run() -> None:
+        peer = Peer()
+        peer.status, peer.headers = status, {"Date": f"Wed, 01 Jan {year} 00:00:00 GMT"}
+        async with peer.serving() as member, polling(Twin(member), OFTEN):
+            await eventually(lambda: peer.asked >= 3)
+            peer.headers, asked = {"Date": "at noon"}, peer.asked
+            await eventually(lambda: peer.asked >= asked + 2)
+            peer.headers, asked = {}, peer.asked  # the server's own, and true
+            await eventually(lambda: peer.asked >= asked + 2)
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    lines = [log for log in logs if log["event"] in ("clock skew", "clocks agree again")]
+    assert [(line["event"], line["node"]) for line in lines] == [("clock skew", "a"), ("clocks agree again", "a")]
+    assert ("behind" if year == 2020 else "ahead of") in lines[0]["reason"]
+
+
+def test_all_lost_at_once_is_this_machine_s_own_network() -> None:
+    async def run() -> None:
+        one, two, never = Peer("a"), Peer("b"), Member(node="c", node_id="1", host="127.0.0.1", api_port=1)
+        async with one.serving() as a, two.serving() as b, polling(Twin(a, b, never), OFTEN) as seen:
+            await seen.until(lambda _: {view.member.node for view in seen.views} == {"a", "b"})
+            one.status = 500
+            asked = two.asked
+            await eventually(lambda: two.asked >= asked + 3 and bool(seen.silences))
+            assert isolated() == []
+            two.status = 500
+            await eventually(isolated)
+            one.status = 200
+            await eventually(lambda: any(log["event"] == "other nodes answer again" for log in logs))
+
+    def isolated() -> list[object]:
+        return [log["nodes"] for log in logs if log["event"] == "all other nodes are out of reach at once"]
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert isolated() == [["a", "b"]]
+
+
+def test_of_one_lost_node_nobody_can_say_whose_cable_it_was() -> None:
+    async def run() -> None:
+        peer = Peer("a")
+        async with peer.serving() as member, polling(Twin(member), OFTEN) as seen:
+            await seen.until(lambda told: len(told) >= 1)
+            peer.status = 500
+            await eventually(lambda: len(seen.silences) >= 3)
+
+    with capture_logs() as logs:
+        asyncio.run(run())
+    assert [log["event"] for log in logs] == ["no capacity report"]

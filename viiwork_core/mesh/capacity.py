@@ -12,10 +12,12 @@ import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.errors import ViiworkError
-from viiwork_core.mesh.links import Links
+from viiwork_core.mesh.isolation import Isolation
+from viiwork_core.mesh.links import NOT_MODIFIED, Links, api_of, body_of
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.membership import Membership
 from viiwork_core.mesh.report import CapacityReport, decode_report
+from viiwork_core.mesh.skew import Skew
 
 PATH: Final = "/v1/capacity"
 RTT_ALPHA: Final = 0.3
@@ -38,6 +40,13 @@ class PeerView:
     rtt_ms: float
     """Moving average of the time from question to answer."""
 
+    skew_s: float | None = None
+    """How far its clock is ahead of this node's, to about a second; None: not known."""
+
+
+def _process(member: Member) -> _Process:
+    return member.node, member.node_id
+
 
 class CapacityPolls:
     """One loop per member, on the data loop. A poll starts when the one before it is over, so none overlap."""
@@ -50,14 +59,19 @@ class CapacityPolls:
         clock: Clock,
         publish: Callable[[PeerView], None],
         forget: Callable[[str], None],
+        silent: Callable[[Member, float], None] = lambda *_: None,
         interval_s: float = 1.0,
     ) -> None:
-        """`publish` takes each answer; `forget` takes the name of a node whose last process left."""
+        """`publish` takes each answer; `forget` takes the name of a node whose last process left; `silent` takes a
+        member that did not answer as one does, and when it was asked: whatever gossip says, nothing should go there.
+        """
         self._membership = membership
         self._links = links
         self._clock = clock
         self._publish = publish
         self._forget = forget
+        self._silent = silent
+        self._isolation = Isolation()
         self._interval_s = interval_s
         self._members: dict[_Process, Member] = {}
         self._loops: dict[_Process, asyncio.Task[None]] = {}
@@ -78,6 +92,7 @@ class CapacityPolls:
         self._members = members
         for process in gone:
             self._loops.pop(process).cancel()
+            self._isolation.gone(process)
         # A restarted node is a new process beside the old one: its name is forgotten only with the last of them.
         for node in {node for node, _ in gone} - {node for node, _ in members}:
             self._forget(node)
@@ -96,20 +111,50 @@ class CapacityPolls:
 
     async def _ask(self, member: Member, answers: _Answers, asked_at: float) -> None:
         try:
-            raw = await self._links.get_json_bytes(member, PATH, self._interval_s)
-            report = decode_report(raw, member)
+            report = await self._report(member, answers)
         except ViiworkError as error:
-            # The old report stands; whoever reads it judges it by its age.
+            # The old report stands, for lists of what there is.
+            self._silent(member, asked_at)
+            self._isolation.failed(_process(member))
             answers.failed(member, error.message)
             return
+        self._isolation.came(_process(member))
         rtt_ms = answers.came(member, (self._clock.monotonic() - asked_at) * 1000)
-        self._publish(PeerView(member, report, asked_at, rtt_ms))
+        self._publish(PeerView(member, report, asked_at, rtt_ms, answers.skew.seconds))
+
+    async def _report(self, member: Member, answers: _Answers) -> CapacityReport:
+        """What it says now. Most of the time that is what it said before, and then the tag of that is the answer."""
+        known = answers.known if answers.asked_of == member else None
+        answer = await self._links.ask(
+            api_of(member), PATH, self._interval_s, to=member.node_id, known=known.tag if known else None
+        )
+        # Also of one that is refused: a clock that is far off is a reason for that.
+        answers.skew.saw(member.node, answer.wall, self._clock.wall())
+        if known is not None and answer.status == NOT_MODIFIED:
+            return known.report
+        report = decode_report(body_of(answer, member, PATH), member)
+        answers.known = _Known(answer.tag, report) if answer.tag else None
+        answers.asked_of = member
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A report that its tag stands for."""
+
+    tag: str
+    report: CapacityReport
 
 
 class _Answers:
     """How one member has answered so far."""
 
     def __init__(self) -> None:
+        self.skew = Skew()
+        self.known: _Known | None = None
+        self.asked_of: Member | None = None
+        """Whose report is known: of another address it says nothing."""
+
         self._rtt_ms: float | None = None
         self._failing = False
 

@@ -6,6 +6,8 @@ import asyncio
 import io
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,10 +19,12 @@ from yarl import URL
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import MAX_BYTES
-from viiwork_core.security.signing import FORWARDED, STREAMED, TO, Digest, Signer, digest
+from viiwork_core.security.signing import FORWARDED, NODE, STREAMED, TO, Digest, Signer, digest
 
 FORWARD_CONNECT_S: Final = 5.0
 POLL_CONNECT_S: Final = 0.5
+NOT_MODIFIED: Final = 304
+EVENT_STREAM: Final = "text/event-stream"
 
 _IDLE_S = 4.0
 """How long a pooled connection is kept unused: less than the servers here keep theirs, so that none is found dead."""
@@ -33,6 +37,30 @@ _READ = 1 << 16
 _NOT_OURS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 Header = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A short answer, whatever its status."""
+
+    status: int
+    body: bytes
+    wall: float | None = None
+    """Unix seconds by the other machine's clock, whole ones; None: it did not say."""
+
+    tag: str | None = None
+    """What names this version of the body, for `known`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A stream of events that has begun."""
+
+    wall: float | None
+    """Unix seconds by the other machine's clock when it began, whole ones; None: it did not say."""
+
+    pieces: AsyncIterator[bytes]
+    """What has arrived, as it does. Raises BackendFailed when the stream breaks off."""
 
 
 class Links:
@@ -69,21 +97,56 @@ class Links:
         if self._opened is not None:
             await self._opened.close()
 
+    async def come_from(self, source: str) -> None:
+        """Set `source` later than at the start, before there is anyone to connect to."""
+        await self.__aexit__(None, None, None)
+        self._source = source
+        await self.__aenter__()
+
     async def get_json_bytes(self, member: Member, path: str, timeout_s: float) -> bytes:
         """GET `path` (with its query) from a member's API within `timeout_s` seconds, and return the body of a 200.
 
         Raises BackendFailed for anything else, and for a body over 1 MiB.
         """
+        return body_of(await self.ask(api_of(member), path, timeout_s, to=member.node_id), member, path)
+
+    async def ask(
+        self, address: str, path: str, timeout_s: float, *, to: str | None = None, known: str | None = None
+    ) -> Answer:
+        """GET `path` (with its query) from the API at ip:port within `timeout_s` seconds, whatever it answers.
+
+        `to` is the node_id of the member that is meant; with it the request is worth nothing to another one. `known`
+        is the tag of a body that is known: where it still is that one, NOT_MODIFIED is the answer. Raises BackendFailed
+        when nothing answers, and for a body over 1 MiB.
+        """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(POLL_CONNECT_S, timeout_s))
-        sent = await self._prove("GET", path, [(TO, member.node_id)], b"")
-        async with self._open("GET", _api(member) + path, sent, None, timeout) as response:
+        headers = [(TO, to)] if to is not None else []
+        headers += [("If-None-Match", known)] if known is not None else []
+        sent = await self._prove("GET", path, headers, b"")
+        async with self._open("GET", f"http://{address}{path}", sent, None, timeout) as response:
             try:
                 body = await _read_bounded(response)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise BackendFailed(f"{member.node}: the answer to GET {path} broke off: {_words(error)}") from error
-            if response.status != 200:
-                raise BackendFailed(f"{member.node}: GET {path} answered {response.status}{_reason(body)}")
-            return body
+                raise BackendFailed(f"{address}: the answer to GET {path} broke off: {_words(error)}") from error
+            headers_in = response.headers
+            return Answer(response.status, body, _wall(headers_in.get("Date")), headers_in.get("ETag"))
+
+    @asynccontextmanager
+    async def open_events(self, member: Member, path: str, silence_s: float) -> AsyncIterator[Events]:
+        """Follow a stream of events of a member's API, until it ends or nothing has come for `silence_s` seconds.
+
+        Raises BackendFailed for any other answer, also inside the block when the stream breaks off.
+        """
+        headers = [(TO, member.node_id), ("Accept", EVENT_STREAM)]
+        if self._signer is None:
+            headers.append((NODE, self._node))
+        sent = await self._prove("GET", path, headers, b"")
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=FORWARD_CONNECT_S, sock_read=silence_s)
+        async with self._open("GET", f"http://{api_of(member)}{path}", sent, None, timeout) as response:
+            if response.status != 200 or response.content_type != EVENT_STREAM:
+                what = f"{member.node}: GET {path} answered {response.status} {response.content_type[:80]}"
+                raise BackendFailed(what)
+            yield Events(_wall(response.headers.get("Date")), _pieces(response, f"{member.node}: {path}"))
 
     @asynccontextmanager
     async def open_post(
@@ -100,7 +163,7 @@ class Links:
         sent = await self._prove("POST", path, sent, body)
         # In chunks, since a large body in one piece blocks the loop.
         data = io.BytesIO(body) if len(body) > _BIG_BODY else body
-        async with self._open("POST", _api(member) + path, sent, data) as response:
+        async with self._open("POST", f"http://{api_of(member)}{path}", sent, data) as response:
             yield response
 
     @asynccontextmanager
@@ -162,6 +225,14 @@ async def _mapped(
         yield response
 
 
+async def _pieces(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:
+    try:
+        async for piece in response.content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise BackendFailed(f"{what} broke off: {_words(error)}") from error
+
+
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
     parts, size = [], 0
     async for part in response.content.iter_chunked(_READ):
@@ -172,9 +243,24 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _api(member: Member) -> str:
+def body_of(answer: Answer, member: Member, path: str) -> bytes:
+    """The body of a 200. Raises BackendFailed, with the member's own words, for anything else."""
+    if answer.status != 200:
+        raise BackendFailed(f"{member.node}: GET {path} answered {answer.status}{_reason(answer.body)}")
+    return answer.body
+
+
+def api_of(member: Member) -> str:
+    """ip:port of a member's API."""
     host = f"[{member.host}]" if ":" in member.host else member.host
-    return f"http://{host}:{member.api_port}"
+    return f"{host}:{member.api_port}"
+
+
+def _wall(date: str | None) -> float | None:
+    try:
+        return None if date is None else parsedate_to_datetime(date[:64]).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _reason(body: bytes) -> str:

@@ -19,6 +19,7 @@ _NODE_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _WIRE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _ROLES = frozenset({"node", "gateway"})
+_KEY = re.compile(r"[0-9a-f]{8}")
 
 # Who may be believed in an open mesh: those in the same kind of network as this node, and nobody from outside it.
 _KINDS = (
@@ -56,6 +57,9 @@ class Member:
     gossip: str = ""
     """ip:port of its gossip."""
 
+    key: str | None = None
+    """Id of the newest secret that it knows; None: an open mesh."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalMember:
@@ -72,6 +76,8 @@ class LocalMember:
     api_port: int
     kv_address: str | None = None
     role: str = "node"
+    key: str | None = None
+    """Id of the newest secret that it knows."""
 
 
 def gossip_name(node: str, node_id: str) -> str:
@@ -94,6 +100,9 @@ def read_member(name: str, address: str, meta: Mapping[str, str], *, suspect: bo
     role = meta.get("role", "")
     if role not in _ROLES:
         raise ValueError("its role is unknown")
+    if wire_min > WIRE_MAX or wire_max < WIRE_MIN:
+        ours = f"{WIRE_MIN}-{WIRE_MAX}"
+        raise ValueError(f"it speaks wire versions {wire_min}-{wire_max}, this node {ours}: update the older of them")
     return Member(
         node=node,
         node_id=node_id,
@@ -105,6 +114,7 @@ def read_member(name: str, address: str, meta: Mapping[str, str], *, suspect: bo
         role=role,
         suspect=suspect,
         gossip=address,
+        key=_matching(meta, "key", _KEY) if "key" in meta else None,
     )
 
 
@@ -132,16 +142,23 @@ def describe(local: LocalMember) -> dict[str, str]:
     }
     if local.kv_address is not None:
         meta["kv"] = local.kv_address
+    if local.key is not None:
+        meta["key"] = local.key
     return meta
+
+
+def embedded(address: IPAddress) -> IPAddress:
+    """The IPv4 address inside a v4-mapped or NAT64 form, which is where packets go; any other as it is."""
+    if isinstance(address, IPv6Address):
+        if address in _NAT64:
+            return IPv4Address(address.packed[-4:])
+        return address.ipv4_mapped or address
+    return address
 
 
 def network_kind(address: IPAddress) -> int | None:
     """Which kind of network an address belongs to; None: a public one. Judges the IPv4 inside an IPv6 form."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped
-        if address in _NAT64:
-            inner = IPv4Address(address.packed[-4:])
-        address = inner or address
+    address = embedded(address)
     return next((i for i, nets in enumerate(_KINDS) if any(address in net for net in nets)), None)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ import kinship.blocking
 import structlog
 
 from viiwork_core.errors import ConfigError
+from viiwork_core.mesh.event import EventKind, Listeners, MemberEvent
 from viiwork_core.mesh.member import (
     IPAddress,
     LocalMember,
@@ -28,16 +30,18 @@ from viiwork_core.mesh.member import (
     gossip_name,
     network_kind,
     read_member,
-    split_address,
 )
+from viiwork_core.mesh.sieve import Sieve
+from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.secret import MeshSecret
 
-__all__ = ["JOINS_AT_ONCE", "KinshipMembership", "LocalMember", "Member", "Membership"]
+__all__ = ["JOINS_AT_ONCE", "Gossip", "KinshipMembership", "LocalMember", "Member", "Membership"]
 
 JOINS_AT_ONCE: Final = 8
 
 _JOIN_S = 5.0
 _LEAVE_S = 5.0
+_SET_S = 5.0
 _TICK_S = 0.5
 
 _log = structlog.get_logger("viiwork.mesh")
@@ -46,7 +50,7 @@ T = TypeVar("T")
 
 
 class Membership(Protocol):
-    """What the node needs of a gossip engine. Usable from any event loop."""
+    """What most of the node needs of a gossip engine. Usable from any event loop."""
 
     @property
     def address(self) -> str:
@@ -62,7 +66,7 @@ class Membership(Protocol):
         ...
 
     def members(self) -> tuple[Member, ...]:
-        """The other members that are alive or suspect, by node name."""
+        """The other members that are alive or suspect, by node name. A node that was restarted is there once."""
         ...
 
     def changes(self) -> AsyncGenerator[tuple[Member, ...], None]:
@@ -77,27 +81,58 @@ class Membership(Protocol):
         ...
 
 
+class Gossip(Membership, Protocol):
+    """The whole of it, for those who look after the membership itself."""
+
+    def namesakes(self) -> tuple[Member, ...]:
+        """Members that carry this node's name: an earlier run of it that is not missed yet, or a duplicate."""
+        ...
+
+    def events(self) -> AsyncGenerator[MemberEvent, None]:
+        """What happens from now on. A listener that is too slow hears LOST. Ends when this node leaves."""
+        ...
+
+    async def set_meta(self, changes: Mapping[str, str | None]) -> None:
+        """Change what this node says of itself, None: no longer. Raises ValueError for what others would refuse."""
+        ...
+
+    def key_ids(self) -> tuple[str, ...]:
+        """Ids of the secrets that open gossip here, the one in use first. Empty in an open mesh."""
+        ...
+
+    async def use_key(self, key_id: str) -> None:
+        """Seal gossip, and sign, with this secret from now on. Raises ValueError for one that is not installed."""
+        ...
+
+    def stats(self) -> Mapping[str, int]:
+        """The engine's counters, by name."""
+        ...
+
+
 class KinshipMembership:
     """Membership by kinship: SWIM with Lifeguard, on threads of its own."""
 
     def __init__(
-        self, local: LocalMember, *, mesh: str, secret: MeshSecret | None, rejoin_interval: float = 15.0
+        self, local: LocalMember, *, mesh: str, secret: SecretRing | MeshSecret | None, rejoin_interval: float = 15.0
     ) -> None:
         """`secret` None: an open mesh, in which only members in this node's own kind of network are believed.
 
         Raises ConfigError for an address that cannot be advertised.
         """
+        self._ring = SecretRing(secret) if isinstance(secret, MeshSecret) else secret
+        if self._ring is not None:
+            local = replace(local, key=self._ring.current.id)
         self._local = local
-        self._open = secret is None
-        own = _own_address(local.host, open_mesh=self._open)
-        self._kind = network_kind(own) if self._open else None
-        self._cluster = kinship.blocking.Cluster(_settings(local, own, mesh, secret, rejoin_interval))
+        own = _own_address(local.host, open_mesh=secret is None)
+        self._sieve = Sieve(local, network_kind(own) if secret is None else None)
+        self._cluster = kinship.blocking.Cluster(_settings(local, own, mesh, self._ring, rejoin_interval))
         self._pool = ThreadPoolExecutor(JOINS_AT_ONCE + 1, thread_name_prefix="mesh-join")
         self._reader: threading.Thread | None = None
         self._refreshing = threading.Lock()
+        self._trying = threading.Lock()
         self._members: tuple[Member, ...] = ()
-        self._bells: set[_Bell] = set()
-        self._complained: set[str] = set()
+        self._namesakes: tuple[Member, ...] = ()
+        self._listeners = Listeners()
         self._left = False
 
     async def start(self) -> None:
@@ -109,14 +144,17 @@ class KinshipMembership:
         return self._cluster.local.addr
 
     async def join(self, addresses: Sequence[str]) -> int:
-        return 0 if self._left else await self._in_thread(lambda: self._join(list(addresses)))
+        wanted = self._sieve.dialled(addresses)
+        return 0 if self._left or not wanted else await self._in_thread(lambda: self._join(wanted))
 
     def members(self) -> tuple[Member, ...]:
         return self._members
 
+    def namesakes(self) -> tuple[Member, ...]:
+        return self._namesakes
+
     async def changes(self) -> AsyncGenerator[tuple[Member, ...], None]:
-        bell = _Bell(asyncio.get_running_loop())
-        self._bells.add(bell)
+        bell = self._listeners.bell()
         told = None
         try:
             while not self._left:
@@ -126,7 +164,31 @@ class KinshipMembership:
                     yield now
                 await bell.wait()
         finally:
-            self._bells.discard(bell)
+            self._listeners.hang_up(bell)
+
+    def events(self) -> AsyncGenerator[MemberEvent, None]:
+        return self._listeners.events()
+
+    async def set_meta(self, changes: Mapping[str, str | None]) -> None:
+        meta = {**self._cluster.local.meta, **changes}
+        kept = {key: value for key, value in meta.items() if value is not None}
+        read_member(gossip_name(self._local.node, self._local.node_id), self.address, kept)
+        await self._in_thread(lambda: self._cluster.set_meta(kept, timeout=_SET_S))
+
+    def key_ids(self) -> tuple[str, ...]:
+        ring = self._ring
+        return () if ring is None else (ring.used.id, *(key.id for key in ring.all if key != ring.used))
+
+    async def use_key(self, key_id: str) -> None:
+        if self._ring is None:
+            raise ValueError("an open mesh has no keys")
+        await self._in_thread(lambda: self._use(key_id))
+
+    def stats(self) -> Mapping[str, int]:
+        if self._reader is None or self._left:
+            return {}
+        counters = self._cluster.stats()
+        return {name: getattr(counters, name) for name in counters.__slots__}
 
     async def leave(self) -> None:
         if self._reader is not None and not self._left:
@@ -155,14 +217,31 @@ class KinshipMembership:
     def _read(self, events: kinship.blocking.EventStream) -> None:
         """Whatever happened, read the members again: nothing depends on seeing every event."""
         try:
-            for _ in events:
+            for event in events:
                 if not threading.main_thread().is_alive():
                     return  # the interpreter is ending without a leave, and waits for this thread
                 self._refresh()
+                if event is not None and (told := _told(event)) is not None:
+                    self._listeners.tell(told)
         except kinship.KinshipClosed as error:
             _log.error("the gossip engine stopped; this node no longer sees others come and go", reason=str(error))
 
     def _join(self, addresses: list[str]) -> int:
+        if self._ring is None or self._ring.previous is None or self._members:
+            return self._ask(addresses)
+        # Nobody is there to tell which secret the mesh uses. One join at a time, since they share the key.
+        with self._trying:
+            if self._members:
+                return self._ask(addresses)
+            before = self._ring.used
+            for secret in self._ring.all:
+                self._use(secret.id)
+                if count := self._ask(addresses):
+                    return count
+            self._use(before.id)
+            return 0
+
+    def _ask(self, addresses: list[str]) -> int:
         try:
             count = self._cluster.join(addresses, timeout=_JOIN_S)
         except (kinship.JoinError, kinship.KinshipClosed, TimeoutError):
@@ -170,80 +249,60 @@ class KinshipMembership:
         self._refresh()
         return count
 
+    def _use(self, key_id: str) -> None:
+        assert self._ring is not None, "an open mesh has no keys"
+        secret = self._ring.use(key_id)
+        with contextlib.suppress(kinship.KinshipClosed):
+            self._cluster.keyring.use(secret.gossip)
+
     def _close(self) -> None:
         reader, self._left = self._reader, True
         with contextlib.suppress(kinship.KinshipClosed):
             self._cluster.close(_LEAVE_S)
         if reader is not None:
             reader.join()
-        self._members = ()
-        self._ring()
+        self._members = self._namesakes = ()
+        self._listeners.ring()
+        self._listeners.end()
 
     def _refresh(self) -> None:
         with self._refreshing:
             if self._left:
                 return
-            found = self._cluster.members()
-            members = sorted(filter(None, map(self._believe, found)), key=lambda m: (m.node, m.node_id))
-            self._complained &= {member.name for member in found}
-            changed = tuple(members) != self._members
-            self._members = tuple(members)
+            members, namesakes = self._sieve.sift(
+                [(m.name, m.addr, m.meta, m.state is kinship.State.SUSPECT, m.epoch) for m in self._cluster.members()]
+            )
+            changed = (members, namesakes) != (self._members, self._namesakes)
+            self._members, self._namesakes = members, namesakes
         if changed:
-            self._ring()
-
-    def _ring(self) -> None:
-        for bell in tuple(self._bells):
-            bell.ring()
-
-    def _believe(self, found: kinship.Member) -> Member | None:
-        """The member, unless it is this process, shares its name, or does not make sense."""
-        if found.name == gossip_name(self._local.node, self._local.node_id):
-            return None
-        try:
-            member = read_member(found.name, found.addr, found.meta, suspect=found.state is kinship.State.SUSPECT)
-            self._check(member)
-        except ValueError as error:
-            self._complain(found, str(error))
-            return None
-        return member
-
-    def _check(self, member: Member) -> None:
-        if member.node == self._local.node:
-            raise ValueError("it has this node's name: an earlier run of this node, or a duplicate")
-        if not self._open:
-            return
-        for address in filter(None, (member.gossip, member.kv_address)):
-            if network_kind(split_address(address)[0]) != self._kind:
-                raise ValueError(f"{address} is not in this node's kind of network, which an open mesh demands")
-
-    def _complain(self, found: kinship.Member, reason: str) -> None:
-        if found.name not in self._complained:
-            self._complained.add(found.name)
-            _log.warning("member ignored", member=found.name, address=found.addr, reason=reason)
+            self._listeners.ring()
 
 
-class _Bell:
-    """Wakes one waiter on its own event loop, from any thread."""
+_KINDS = {
+    kinship.MemberJoined: EventKind.JOINED,
+    kinship.MemberUpdated: EventKind.UPDATED,
+    kinship.MemberSuspect: EventKind.SUSPECT,
+    kinship.MemberRecovered: EventKind.RECOVERED,
+    kinship.MemberDead: EventKind.DEAD,
+    kinship.MemberLeft: EventKind.LEFT,
+}
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._event = asyncio.Event()
 
-    def ring(self) -> None:
-        # A loop that has ended has nobody left to wake.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event.clear()
+def _told(event: kinship.Event) -> MemberEvent | None:
+    if isinstance(event, kinship.UserMessage):
+        return None  # nobody here sends any
+    if isinstance(event, kinship.EventsLost):
+        return MemberEvent(EventKind.LOST)
+    if isinstance(event, kinship.NameConflict):
+        return MemberEvent(EventKind.CONFLICT, event.member.name, event.other_addr)
+    return MemberEvent(_KINDS[type(event)], event.member.name, event.member.addr)
 
 
 def _settings(
-    local: LocalMember, own: IPAddress, mesh: str, secret: MeshSecret | None, rejoin_interval: float
+    local: LocalMember, own: IPAddress, mesh: str, ring: SecretRing | None, rejoin_interval: float
 ) -> kinship.Config:
     host = f"[{own}]" if own.version == 6 else str(own)
-    key = {"keys": [secret.gossip]} if secret else {"insecure_plaintext": True}
+    key = {"keys": [key.gossip for key in reversed(ring.all)]} if ring else {"insecure_plaintext": True}
     meta, name = describe(local), gossip_name(local.node, local.node_id)
     try:
         read_member(name, f"{host}:{local.gossip_port or 1}", meta)

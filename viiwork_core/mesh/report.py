@@ -2,14 +2,17 @@
 
     {"node", "node_id", "ver",
      "models": [{"name", "engine", "slots", "busy", "queued", "ctx"?, "backends", "healthy_backends",
-                 "kv"?: {"group", "fingerprint"}}]}
+                 "dead_backends"?, "first_byte_s"?,
+                 "kv"?: {"group", "fingerprint"}, "score"?: {"overhead_ms", "ms_per_1k"},
+                 "heads"?: [{"link", "session", "tokens", "turn", "kind"?, "call"?, "text"?, "backend"?}]}],
+     "aliases"?: DIGEST}
 
 A figure that is unknown is absent. An unknown field is ignored, so that a newer member can add some.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,10 +21,17 @@ from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
 
 MAX_BYTES: Final = 1 << 20
+LONGEST_SILENCE: Final = 86_400.0
+"""Seconds; a longer one is not told, and not believed."""
+
+MAX_HEADS: Final = 512
+"""Conversations of one model in one report: some 160 bytes each."""
 
 # Names reach logs, pages and headers: no control characters. \Z, since $ lets a last line break through.
 _Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 _Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._+-]+\Z")]
+_Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
+_Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
@@ -30,6 +40,26 @@ class KvReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     group: _Name
     fingerprint: _Word
+
+
+class ScoreReport(msgspec.Struct, frozen=True):
+    """How soon the model gives the first token there: see contracts.policy.Score."""
+
+    overhead_ms: _Milliseconds
+    ms_per_1k: Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class HeadReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A conversation that the host holds, as keyed hashes: see routing.heads.Head."""
+
+    link: _Hash
+    session: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    tokens: Annotated[int, Meta(ge=0, le=1 << 40)]
+    turn: Annotated[int, Meta(ge=0, le=1 << 40)]
+    kind: Literal["live", "parked", "replica"] = "live"
+    call: _Hash | None = None
+    text: _Hash | None = None
+    backend: _Name | None = None
 
 
 class ModelReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,12 +82,31 @@ class ModelReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tokens that every healthy backend can take; None: unknown."""
 
     kv: KvReport | None = None
+    dead_backends: _Count = 0
+    """Of `backends`, those that are given up."""
+
+    first_byte_s: Annotated[float, Meta(gt=0, le=LONGEST_SILENCE)] | None = None
+    """Seconds that a streamed request may stay silent there, as configured; None: as long as is predicted."""
+
+    score: ScoreReport | None = None
+    """None: not measured."""
+
+    active: _Count = 0
+    """Conversations that were served there of late, and may go on at any time."""
+
+    service_s: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """Seconds that a request holds a slot, the median of late; None: not measured."""
+
+    heads: Annotated[tuple[HeadReport, ...], Meta(max_length=MAX_HEADS)] = ()
+    """The conversations that its engines hold, and the replicas that lie there."""
 
     def __post_init__(self) -> None:
         if self.busy > self.slots:
             raise ValueError("busy is over slots")
         if self.healthy_backends > self.backends:
             raise ValueError("healthy_backends is over backends")
+        if self.healthy_backends + self.dead_backends > self.backends:
+            raise ValueError("healthy_backends and dead_backends are over backends")
 
 
 class CapacityReport(msgspec.Struct, frozen=True):
@@ -67,6 +116,8 @@ class CapacityReport(msgspec.Struct, frozen=True):
     node_id: _Word
     ver: _Word
     models: Annotated[tuple[ModelReport, ...], Meta(max_length=1024)] = ()
+    aliases: _Word | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the node's table of aliases: the hint that there may be something to fetch."""
 
     def __post_init__(self) -> None:
         if len({model.name for model in self.models}) != len(self.models):

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -28,13 +29,16 @@ class MeshSecret:
     signature: bytes
     replica: bytes
     session: bytes
+    id: str
+    """8 hex characters that tell secrets apart and say nothing about them. Safe to show."""
 
     @classmethod
     def from_bytes(cls, secret: bytes) -> MeshSecret:
         """Derive all keys. `secret` is exactly 32 bytes; ValueError otherwise."""
         if len(secret) != SECRET_BYTES:
             raise ValueError(f"a mesh secret has {SECRET_BYTES} bytes")
-        return cls(*(_derive(secret, label) for label in ("gossip", "signature", "replica", "session")))
+        keys = {label: _derive(secret, label) for label in ("gossip", "signature", "replica", "session")}
+        return cls(**keys, id=_derive(secret, "id")[:4].hex())
 
     def __repr__(self) -> str:
         return "MeshSecret(...)"
@@ -59,6 +63,13 @@ def load_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -
     return MeshSecret.from_bytes(_decode(value, variable))
 
 
+class _Sessions(Protocol):
+    """A secret, or a ring of them."""
+
+    @property
+    def session(self) -> bytes: ...
+
+
 class SessionKeys:
     """Turns what names a session into the key that nodes compare and keep.
 
@@ -67,14 +78,24 @@ class SessionKeys:
     can compute its key there.
     """
 
-    def __init__(self, secret: MeshSecret | None, *, mesh: str) -> None:
-        self._key = secret.session if secret else _derive(mesh.encode(), "session")
+    def __init__(self, secret: _Sessions | None, *, mesh: str) -> None:
+        """With a ring the secret in use counts: when that changes, every session begins anew."""
+        self._secret = secret
+        self._open = _derive(mesh.encode(), "session")
 
     def session_key(self, value: str) -> str:
         """32 hex characters, safe as a file name."""
         # Strings from JSON may hold lone surrogates, which strict UTF-8 refuses.
         data = value.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(data, digest_size=16, key=self._key).hexdigest()
+
+    def conversation_key(self) -> bytes:
+        """32 bytes that the hashes of messages are keyed with."""
+        return hashlib.blake2b(b"conversation", digest_size=32, key=self._key).digest()
+
+    @property
+    def _key(self) -> bytes:
+        return self._open if self._secret is None else self._secret.session
 
 
 def _derive(secret: bytes, label: str) -> bytes:

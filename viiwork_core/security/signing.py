@@ -24,7 +24,7 @@ import hmac
 import re
 import secrets
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType
 
@@ -87,8 +87,9 @@ class Signed:
 class Signer:
     """Signs requests as `node`. Safe to use from any thread."""
 
-    def __init__(self, key: bytes, *, node: str, clock: Clock) -> None:
-        self._key = key
+    def __init__(self, key: bytes | Callable[[], bytes], *, node: str, clock: Clock) -> None:
+        """`key`: the key, or what tells the one in use when it is called."""
+        self._key: Callable[[], bytes] = (lambda: key) if isinstance(key, bytes) else key
         self._node = node
         self._clock = clock
 
@@ -99,14 +100,17 @@ class Signer:
         """
         ts, nonce = str(int(self._clock.wall())), secrets.token_urlsafe(16)
         lines = _lines(method, target, (ts, nonce, self._node), _digest_of(body), headers)
-        return [(NODE, self._node), (TS, ts), (NONCE, nonce), (AUTH, _auth(self._key, lines))]
+        return [(NODE, self._node), (TS, ts), (NONCE, nonce), (AUTH, _auth(self._key(), lines))]
 
 
 class Verifier:
     """Checks requests that name a member. One per node, used from one thread: it remembers nonces."""
 
-    def __init__(self, key: bytes, *, node_id: str, clock: Clock, nonces: int = NONCES) -> None:
-        self._key = key
+    def __init__(
+        self, key: bytes, *, node_id: str, clock: Clock, previous: Sequence[bytes] = (), nonces: int = NONCES
+    ) -> None:
+        """`previous`: keys that are still believed while the mesh changes its secret."""
+        self._keys = (key, *previous)
         self._node_id = node_id
         self._clock = clock
         self._nonces = _Nonces(nonces, clock)
@@ -120,22 +124,24 @@ class Verifier:
         fields = _fields(headers)
         ts, nonce, node = _required(fields, TS), _required(fields, NONCE), _required(fields, NODE)
         auth = _required(fields, AUTH)
-        self._check_form(ts, nonce)
+        _check_form(ts, nonce)
         lines = _lines(method, target, (ts, nonce, node), _digest_of(body), fields)
-        if not hmac.compare_digest(_encode(auth), _encode(_auth(self._key, lines))):
+        # All are tried, so that the time says nothing about which one fits.
+        fits = [hmac.compare_digest(_encode(auth), _encode(_auth(key, lines))) for key in self._keys]
+        if not any(fits):
             raise Unauthorized("secret: the signature does not fit the request; is this the same mesh secret?")
+        # Behind the proof, so that what is said about a member's clock was said by that member.
+        self._check_skew(ts, node)
         return self._proven(fields, node, nonce)
 
-    def _check_form(self, ts: str, nonce: str) -> None:
-        if not _TS.fullmatch(ts):
-            raise Unauthorized(f"malformed: {TS} is not a time in Unix seconds")
-        if not _NONCE.fullmatch(nonce):
-            raise Unauthorized(f"malformed: {NONCE} is not 16 bytes in base64url")
+    def _check_skew(self, ts: str, node: str) -> None:
         # Whole numbers of any size: nothing to overflow.
         skew = int(ts) - int(self._clock.wall())
         if abs(skew) > SKEW_S:
+            side = "ahead of" if skew > 0 else "behind"
             raise Unauthorized(
-                f"skew: the clocks differ by {min(abs(skew), 10**9)} s, {SKEW_S} s are allowed",
+                f"skew: the clocks differ by {min(abs(skew), 10**9)} s, {SKEW_S} s are allowed; "
+                f"that of {node[:64]} is {side} this node's",
                 remedy="synchronise the clocks of both machines (NTP)",
             )
 
@@ -177,6 +183,13 @@ class _Nonces:
     def _forget(self, now: float) -> None:
         while self._by_age and now - self._by_age[0][0] > NONCE_LIFE_S:
             self._seen.remove(self._by_age.popleft()[1])
+
+
+def _check_form(ts: str, nonce: str) -> None:
+    if not _TS.fullmatch(ts):
+        raise Unauthorized(f"malformed: {TS} is not a time in Unix seconds")
+    if not _NONCE.fullmatch(nonce):
+        raise Unauthorized(f"malformed: {NONCE} is not 16 bytes in base64url")
 
 
 def _fields(headers: Headers) -> list[tuple[str, str]]:

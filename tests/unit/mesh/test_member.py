@@ -84,12 +84,34 @@ def test_a_name_is_shortened_only_in_the_gossip(node: str) -> None:
         ("kv", ""),
         ("kv", "example.org:80"),
         ("kv", "10.0.0.1"),
+        ("v", "2-3"),
+        ("key", ""),
+        ("key", "0123456"),
+        ("key", "0123456G"),
     ],
 )
 def test_a_bad_value_is_refused(key: str, value: str | None) -> None:
     meta = {k: v for k, v in {**META, key: value}.items() if v is not None}
     with pytest.raises(ValueError, match=r"[a-z]"):
         read_member("gpu-1/0a1b", "10.0.0.2:7946", meta)
+
+
+def test_the_longest_description_fits_into_what_gossip_carries() -> None:
+    longest = LocalMember(
+        node="g" * 253,
+        node_id="f" * 32,
+        host="fd7a:115c:a1e0:ffff:ffff:ffff:ffff:ffff",
+        gossip_port=65535,
+        api_port=65535,
+        kv_address="[fd7a:115c:a1e0:ffff:ffff:ffff:ffff:ffff]:65535",
+        role="gateway",
+    )
+    KinshipMembership(longest, mesh="m" * 64, secret=SECRET)
+    assert sum(len(key) + len(value) for key, value in describe(longest).items()) < 512 - 8 - len("key")
+
+
+def test_a_member_of_a_newer_wire_that_also_speaks_ours_is_read() -> None:
+    assert read_member("gpu-1/0a1b", "10.0.0.2:7946", {**META, "v": "1-9"}).wire_max == 9
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "host:1", "10.0.0.1"])

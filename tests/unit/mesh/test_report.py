@@ -126,3 +126,13 @@ def test_what_is_no_report_is_refused(raw: bytes) -> None:
 def test_nothing_but_a_refusal_comes_of_nonsense(raw: bytes) -> None:
     with pytest.raises(BackendFailed):
         decode_report(raw, MEMBER)
+
+
+def test_backends_that_are_dead_are_counted_and_a_peer_s_patience_is_bounded() -> None:
+    (model,) = decode({**REPORT, "models": [{**MODEL, "dead_backends": 1, "first_byte_s": 90}]}).models
+    assert (model.dead_backends, model.first_byte_s) == (1, 90.0)
+    (silent,) = decode(REPORT).models
+    assert (silent.dead_backends, silent.first_byte_s) == (0, None)
+    for wrong in ({"dead_backends": 2}, {"first_byte_s": 0}, {"first_byte_s": 1e9}, {"first_byte_s": -1}):
+        with pytest.raises(BackendFailed, match="malformed"):
+            decode({**REPORT, "models": [{**MODEL, **wrong}]})
