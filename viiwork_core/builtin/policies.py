@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from viiwork_core import Candidate, PluginOptions, Policy, Query
 
@@ -15,21 +15,33 @@ _REMEMBERED = 4096
 class LeastBusy(Policy):
     """Keeps a session where its tokens are, and spreads the rest to where most room is.
 
-    With a session: places that hold tokens of it first, then all in the order of a rendezvous hash, which every node
-    computes alike, and which moves only the sessions of a place that comes or goes. Without one: local, then most
-    free slots, then the shortest way, then by chance.
+    With a session that did not just begin: places that hold tokens of it first, then all in the order of a rendezvous
+    hash, which every node computes alike, and which moves only the sessions of a place that comes or goes. Else: local,
+    then most free slots, then the shortest way, then by chance.
     """
 
     name = "least_busy"
 
     def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
-        if query.session is None:
+        if query.session is None or query.begins:
             # By name, so that chance falls alike on the same places in another order.
             keyed = [(*_room(place), rng.random(), place.id) for place in sorted(candidates, key=lambda one: one.id)]
             return [entry[-1] for entry in sorted(keyed)]
         weight = rendezvous(query.session)
         ordered = sorted(candidates, key=lambda place: (not place.held_tokens, -weight(place.id), place.id))
         return [candidate.id for candidate in ordered]
+
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        """There are none."""
+        del query, candidates
+        return {}
+
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        """In a few words, why `first` was ranked first."""
+        place = next(place for place in candidates if place.id == first)
+        if query.session is None or query.begins:
+            return "this node" if place.local else "most free slots"
+        return "it holds tokens of the session" if place.held_tokens else "the session's own by its hash"
 
 
 class RoundRobin(Policy):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from viiwork_core import Candidate, NoOptions, PluginOptions, Policy, Query, Score
@@ -15,6 +16,10 @@ BAND = 1.25
 
 EXPLORED = 0.05
 """Share of the requests that begin a conversation, or belong to none, which go to a place without a score."""
+
+
+LATER_TURNS = 8
+"""Turns that a new conversation is expected to come back for."""
 
 
 class Priced(Policy):
@@ -32,23 +37,56 @@ class Priced(Policy):
         """Predicted milliseconds to the first token. Candidate or query have a score."""
 
     def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
-        if query.typical is None:
-            query = replace(query, typical=Score.median([place.score for place in candidates if place.score]))
+        query = _typical(query, candidates)
         if query.typical is None:
             return self._unpriced.rank(query, candidates, rng)
         # By name, so that chance falls alike on the same places in another order.
         places = sorted(candidates, key=lambda place: place.id)
-        priced = {place.id: self.price(query, place) for place in places}
+        priced = self._prices(query, places)
         bound = BAND * min(priced.values(), default=0.0)
         band = self._band([place for place in places if priced[place.id] <= bound], query, priced, rng)
         beyond = sorted((id_ for id_ in priced if priced[id_] > bound), key=lambda id_: (priced[id_], id_))
-        return _explored(query, places, [*band, *beyond], rng)
+        worth = BAND * min((self.price(query, place) + place.wait_ms for place in query.full), default=math.inf)
+        # What costs more than to wait for the place that holds the session is left out.
+        return [id_ for id_ in _explored(query, places, [*band, *beyond], rng) if priced[id_] <= worth]
+
+    def _prices(self, query: Query, places: Sequence[Candidate]) -> dict[str, float]:
+        # A conversation that begins here comes back: what its later turns would wait counts now, while it can choose.
+        begins = query.session is not None and not query.continues
+        return {
+            place.id: self.price(query, place) + (LATER_TURNS * place.crowd_ms if begins else 0.0) for place in places
+        }
+
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        """What a ranking went by, in ms; empty where nobody has a score."""
+        query = _typical(query, candidates)
+        return {} if query.typical is None else self._prices(query, candidates)
+
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        """In a few words, why `first` was ranked first."""
+        priced = self.prices(query, candidates)
+        if not priced:
+            return self._unpriced.explain(query, candidates, first)
+        bound = BAND * min(priced.values())
+        band = [place for place in candidates if priced[place.id] <= bound]
+        place = next(place for place in candidates if place.id == first)
+        among = f"of {len(band)} places within {BAND:g} times the lowest price" if len(band) > 1 else "the lowest price"
+        if place not in band:
+            unknown = "no score yet: tried, so that it earns one"
+            return unknown if place.score is None else "the next in price after those that did not take it"
+        if len(band) == 1:
+            return among
+        if query.session is not None and not query.begins:
+            if _usable(place):
+                return f"{among}, the one that holds most of the session"
+            return f"{among}, the session's own by its hash"
+        return f"{among}, this node" if place.local else f"{among}, drawn by speed"
 
     @staticmethod
     def _band(places: Sequence[Candidate], query: Query, priced: dict[str, float], rng: random.Random) -> list[str]:
         """The order among equals: whoever holds most of the session, then its rendezvous; without one local places by
         their room, then a draw in which the faster come first more often."""
-        if query.session is not None:
+        if query.session is not None and not query.begins:
             weight = rendezvous(query.session)
             ordered = sorted(places, key=lambda place: (-_usable(place), -weight(place.id), place.id))
         else:
@@ -95,6 +133,13 @@ class CacheAware(Priced):
         # Whoever waits in the engine has a prompt of its own to be read first; this one's length is the best guess.
         queued = (candidate.waiting or 0) * score.first_token_ms(query.prompt_tokens) / max(1, candidate.slots)
         return read + queued + (candidate.rtt_ms or 0.0)
+
+
+def _typical(query: Query, candidates: Sequence[Candidate]) -> Query:
+    """The query with a median score, if anybody has a score."""
+    if query.typical is not None:
+        return query
+    return replace(query, typical=Score.median([place.score for place in candidates if place.score]))
 
 
 def _usable(candidate: Candidate) -> int:

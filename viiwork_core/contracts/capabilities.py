@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from viiwork_core.contracts.engine import Address, Engine, Spec, Wire
 
@@ -19,12 +20,34 @@ class Prepares(ABC):
         """Read it. Called before each launch on the control loop. Raises ConfigError, naming key and remedy."""
 
 
+class Advises(ABC):
+    """The engine can tell, before a backend is started, what is likely to go wrong or to be slow."""
+
+    @abstractmethod
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        """Sentences for the operator, each with its remedy; none: nothing to say. What cannot work at all is no advice
+        but a ConfigError of `prepare` or `launch`, which have been called before with the same spec.
+
+        Called on the control loop before each start, and by `viiwork config check` and `config show`. Each sentence
+        is logged once for a model; nothing else follows from it, and an error costs only the advice.
+        """
+
+
 class Versioned(ABC):
     """The engine can say which version it is."""
 
     @abstractmethod
     async def version(self, address: Address) -> str | None:
         """At most 40 of A-Za-z0-9.+_-; None: it cannot say."""
+
+
+class WarmsUp(ABC):
+    """The engine should have been ready for a while, without a break, before it gets its first request."""
+
+    @abstractmethod
+    def warm_up(self) -> float:
+        """Seconds; 0: none. Pure; asked at each launch. `probe` goes on saying ready: the core does the waiting, which
+        is part of the startup_timeout."""
 
 
 class Attaches(ABC):

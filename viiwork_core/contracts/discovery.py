@@ -38,6 +38,13 @@ class Sighting:
     hint: str | None = None
     """The node's name, where the source knows it. Untrusted."""
 
+    certain: bool = True
+    """False: the source knows of a machine there, not of a node. That it does not answer is normal, and the longer it
+    has not, the less often it is asked."""
+
+    also: tuple[str, ...] = ()
+    """Further addresses of the same node, ip:port each. All are tried, and one that answers is enough."""
+
 
 class Discovery(ABC):
     """One source of sightings. The constructor does no I/O; called on the control loop."""
@@ -46,11 +53,28 @@ class Discovery(ABC):
     Options: ClassVar[type[PluginOptions]] = NoOptions
 
     networks: ClassVar[frozenset[str]] = frozenset()
-    """Values of `mesh.network` that turn this source on."""
+    """Values of `mesh.network` that turn this source on, beside its name. Its block in `mesh` may stand under these
+    too."""
 
     def __init__(self, options: PluginOptions, context: Context) -> None:
         self.options = options
         self.context = context
+
+    @classmethod
+    def wanted(cls, options: PluginOptions) -> bool | None:
+        """Whether its options turn it on or off. None: they leave it to mesh.network and to whether its block is
+        there. Pure; asked when the configuration is read."""
+        del options
+        return None
+
+    async def own_address(self) -> str | None:
+        """This machine's IP address in the network where the source looks, for the node to listen at.
+
+        None: that is not the source's to say. Asked before it is opened, on the control loop, and only when the
+        configuration names no address. Says what is so now. Raises ViiworkError (DiscoveryFailed, with the remedy)
+        when there is none: the node, which serves its own machine meanwhile, asks again every few seconds.
+        """
+        return None
 
     async def __aenter__(self) -> Self:
         return self

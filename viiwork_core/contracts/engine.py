@@ -103,6 +103,21 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Accelerator:
+    """What is known of one card. None: not known."""
+
+    index: int
+    """Its host index, as in Spec.gpus."""
+
+    name: str | None = None
+    target: str | None = None
+    """What code is built for, e.g. gfx906. AMD only."""
+
+    memory_total: int | None = None
+    """MiB. Of a chip that shares its memory with the processor: all of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One backend as the operator wants it."""
 
@@ -130,6 +145,12 @@ class Spec:
     """Host indices of the cards of this backend; empty = CPU."""
 
     vendor: Vendor = Vendor.NONE
+    cards: tuple[Accelerator, ...] = ()
+    """The cards in `gpus`, in that order, as they were read last before the launch; empty: nothing is known of them."""
+
+    node_backends: int = 0
+    """How many backends all models of this node have together; 0: not known."""
+
     args: tuple[str, ...] = ()
     """The operator's arguments: a plugin appends them last, so that the operator wins."""
 
@@ -213,6 +234,9 @@ class Engine(ABC):
 
     startup_timeout: ClassVar[float] = 600.0
     """Seconds from launch to ready, unless the operator says otherwise."""
+
+    stop_timeout: ClassVar[float] = 5.0
+    """Seconds that the process has for its own end after SIGTERM. A second SIGTERM follows, and SIGKILL soon after."""
 
     def __init__(self, options: PluginOptions, context: Context) -> None:
         self.options = options

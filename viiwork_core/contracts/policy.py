@@ -39,24 +39,6 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """The request, as far as choosing needs it."""
-
-    model: str
-    session: str | None
-    """Keyed hash of the session, hex; None: the request belongs to none."""
-
-    prompt_tokens: int
-    """Estimated size of the prompt, in tokens."""
-
-    continues: bool = False
-    """Whether an earlier turn of the session is known to have been served somewhere."""
-
-    typical: Score | None = None
-    """The median score of all places that serve the model, full ones too; None: nobody has one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A place with slots: a host at the entry node, a backend at the executing node."""
 
@@ -64,7 +46,7 @@ class Candidate:
     local: bool
     slots: int
     free: int
-    """Slots that a request can take now, own forwards in flight counted."""
+    """Slots that a request can take now, own forwards in flight counted; 0 only in Query.full."""
 
     waiting: int | None = None
     """Requests that wait inside the engine; None: unknown."""
@@ -84,6 +66,37 @@ class Candidate:
     import_ms: float | None = None
     """What importing that replica would take; None: not measured yet."""
 
+    wait_ms: float = 0.0
+    """Expected wait for a slot there; over 0 only in Query.full."""
+
+    crowd_ms: float = 0.0
+    """Expected wait of each later turn of a conversation that begins there now, for the conversations that are active
+    there already; 0 where there are slots for all, or where it is not known how long a request takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The request, as far as choosing needs it."""
+
+    model: str
+    session: str | None
+    """Keyed hash of the session, hex; None: the request belongs to none."""
+
+    prompt_tokens: int
+    """Estimated size of the prompt, in tokens."""
+
+    continues: bool = False
+    """Whether an earlier turn of the session is known to have been served somewhere."""
+
+    typical: Score | None = None
+    """The median score of all places that serve the model, full ones too; None: nobody has one."""
+
+    full: tuple[Candidate, ...] = ()
+    """Places without a free slot that hold tokens of the session, while the request is still willing to wait."""
+
+    begins: bool = False
+    """Whether it is known to be the session's first turn, by which no other node can know it: it may go anywhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -99,7 +112,8 @@ class Outcome:
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     first_token_ms: float | None = None
-    """From slot granted to the engine's first byte of body; None: there was none."""
+    """From slot granted to the first token of a stream, thinking counted, or the first byte of a plain answer; None:
+    there was none."""
 
 
 class Policy(ABC):
@@ -116,7 +130,8 @@ class Policy(ABC):
 
     @abstractmethod
     def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
-        """The ids of `candidates`, best first. Every candidate has a free slot. An id left out is not tried.
+        """The ids of `candidates`, best first. Every candidate has a free slot. An id left out is not tried: with none
+        left, the request waits, for a place of `query.full` or until its patience ends and that is empty.
 
         All chance comes from `rng`. A ranking, not a pick, so that a retry needs no second decision.
         """

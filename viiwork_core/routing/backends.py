@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from viiwork_core.contracts.policy import Candidate, Policy, Query
@@ -19,6 +19,12 @@ class Held:
     slot: int | None
     """Where, for engines whose slots are addressed by number."""
 
+
+Fitting = list[tuple[BackendView, int]]
+"""Backends with room, each with its free slots."""
+
+LONGEST_REASON = 1000
+_LONGEST_WORDS = 300
 
 HeldBy = Callable[[BackendView, str], Held | None]
 """Asks the book of holdings what a backend holds of a session (keyed hash)."""
@@ -51,25 +57,48 @@ class LocalBackends:
         """Whether the model was taken down here, or is being so."""
         return any(view.model == model and view.goal is BackendState.PARKED for view in self._book.views())
 
+    def given_up(self, model: str) -> str | None:
+        """What the model's backends here died of, if all of them are dead for good; None: they may serve."""
+        known = [view for view in self._book.views() if view.model == model and not view.leaving]
+        if not known or any(view.state is not BackendState.DEAD for view in known):
+            return None
+        return "; ".join(dict.fromkeys(_shortened(view.reason or "it ended") for view in known))[:LONGEST_REASON]
+
+    def trusts(self, model: str) -> bool:
+        """Whether a backend of the model here serves that has not just refused or failed."""
+        return self._book.trusts(model)
+
     def held(self, query: Query) -> int | None:
         """The most tokens that any open backend here holds of the query's session; None: unknown."""
+        return self._most([view for view, _ in self._book.open_backends(query.model)], query)
+
+    def held_anywhere(self, query: Query) -> int | None:
+        """The same of all backends, full ones too."""
+        return self._most([view for view in self._book.views() if view.model == query.model], query)
+
+    def _most(self, views: Iterable[BackendView], query: Query) -> int | None:
         if query.session is None:
             return None
-        found = (self._held(view, query.session) for view, _ in self._book.open_backends(query.model))
+        found = (self._held(view, query.session) for view in views)
         return max((held.tokens for held in found if held), default=None)
 
     def free(self, model: str, weight: int, tried: Collection[str] = ()) -> int:
         """Free slots of the backends that `reserve` would choose from."""
-        return sum(free for _, free in self._fitting(model, weight, tried))
+        return sum([free for _, free in self.fitting(model, weight, tried)])
 
-    def _fitting(self, model: str, weight: int, tried: Collection[str]) -> list[tuple[BackendView, int]]:
+    def fitting(self, model: str, weight: int, tried: Collection[str] = ()) -> Fitting:
         """Backends with room for a request. One that weighs more than a backend has slots takes it whole."""
         known = self._book.open_backends(model)
         return [(view, free) for view, free in known if view.id not in tried and free >= min(weight, view.slots)]
 
-    def reserve(self, query: Query, weight: int, tried: Collection[str] = ()) -> Reservation | None:
-        """Reserve slots on the backend that the policy ranks first, those in `tried` left out; None: no room."""
-        fitting = self._fitting(query.model, weight, tried)
+    def reserve(
+        self, query: Query, weight: int, tried: Collection[str] = (), *, fitting: Fitting | None = None
+    ) -> Reservation | None:
+        """Reserve slots on the backend that the policy ranks first, those in `tried` left out; None: no room.
+
+        `fitting`: who has room, where the caller has just asked.
+        """
+        fitting = self.fitting(query.model, weight, tried) if fitting is None else fitting
         views = {view.id: view for view, _ in fitting}
         candidates = [self._candidate(view, free, query) for view, free in fitting]
         for backend_id in self._policy.rank(query, candidates, self._rng) if candidates else ():
@@ -93,3 +122,10 @@ class LocalBackends:
             rtt_ms=0.0,
             held_tokens=held.tokens if held else None,
         )
+
+
+def _shortened(reason: str) -> str:
+    """On one line; of many words the first, which say how it ended, and the last, which say why."""
+    words = " ".join(reason.split())
+    half = _LONGEST_WORDS // 2
+    return words if len(words) <= _LONGEST_WORDS else f"{words[:half]} ... {words[-half:]}"

@@ -26,6 +26,16 @@ def unmeasured(model: str) -> None:
     del model
 
 
+ActiveOf = Callable[[str], int]
+"""Conversations of a model that this node served of late."""
+
+
+def none_active(model: str) -> int:
+    """For a node that keeps no book of conversations."""
+    del model
+    return 0
+
+
 class Candidates:
     """Puts together what policies rank. On the data loop."""
 
@@ -35,19 +45,26 @@ class Candidates:
         conversations: Conversations | None = None,
         score_of: ScoreOf = unmeasured,
         service_of: ServiceOf = unmeasured,
+        active_of: ActiveOf = none_active,
     ) -> None:
         self._local = local
         self._conversations = conversations or Conversations()
         self._score_of = score_of
         self._service_of = service_of
+        self._active_of = active_of
+
+    def service_s(self, model: str) -> float | None:
+        """Seconds that a request for a model holds a slot of this host; None: not measured."""
+        return self._service_of(model)
 
     def query(self, query: Query, reports: Iterable[ModelReport]) -> Query:
         """The query with the median score of the hosts that serve its model: this one, and those of `reports`."""
-        scores = [self._score_of(query.model), *(_score(report) for report in reports)]
+        scores = [self._score_of(query.model), *(score_of(report) for report in reports)]
         return replace(query, typical=Score.median([score for score in scores if score is not None]))
 
     def here(self, node: str, room: Room, free: int, query: Query, *, queued: int = 0) -> Candidate:
         """This host."""
+        service_s = self._service_of(query.model)
         return Candidate(
             id=node,
             local=True,
@@ -56,7 +73,8 @@ class Candidates:
             rtt_ms=0.0,
             held_tokens=self._local.held(query) if free else self._local.held_anywhere(query),
             score=self._score_of(query.model),
-            wait_ms=0.0 if free else _wait_ms(self._service_of(query.model), queued, room.slots),
+            wait_ms=0.0 if free else _wait_ms(service_s, queued, room.slots),
+            crowd_ms=_crowd_ms(service_s, self._active_of(query.model), room.slots),
         )
 
     def there(self, view: PeerView, about: ModelReport, query: Query, free: int) -> Candidate:
@@ -72,9 +90,10 @@ class Candidates:
             waiting=about.queued,
             rtt_ms=view.rtt_ms,
             held_tokens=head.tokens if head and not replica else None,
-            score=_score(about),
+            score=score_of(about),
             replica_tokens=head.tokens if head and replica else None,
             wait_ms=0.0 if free else _wait_ms(about.service_s, about.queued, about.slots),
+            crowd_ms=_crowd_ms(about.service_s, about.active, about.slots),
         )
 
 
@@ -83,6 +102,12 @@ def _wait_ms(service_s: float | None, queued: int, slots: int) -> float:
     return math.inf if service_s is None or not slots else 1000 * service_s * (queued + 1) / slots
 
 
-def _score(report: ModelReport) -> Score | None:
+def _crowd_ms(service_s: float | None, active: int, slots: int) -> float:
+    """Of a turn, when one more conversation than the active ones shares the slots, and each asks when it likes."""
+    return 0.0 if service_s is None or not slots else 1000 * service_s * max(0, active + 1 - slots) / slots
+
+
+def score_of(report: ModelReport) -> Score | None:
+    """The score that a report tells; None: it tells none."""
     told = report.score
     return None if told is None else Score(told.overhead_ms, told.ms_per_1k)

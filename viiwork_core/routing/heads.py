@@ -56,7 +56,6 @@ class Head:
     kind: Kind = Kind.LIVE
     backend: str | None = None
 
-
     def report(self) -> HeadReport:
         """As it goes into a capacity report."""
         call, text = self.mark.call, self.mark.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TypeVar
 
 from viiwork_core.errors import QueueFull
@@ -30,6 +31,10 @@ class Queue:
         """How many wait for `model`."""
         return len(self._waiting.get(model, ()))
 
+    def tickets(self, model: str, most: int) -> list[Ticket]:
+        """The first `most` that wait for `model`, in order."""
+        return list(islice(self._waiting.get(model, ()), most))
+
     def position(self, ticket: Ticket) -> int | None:
         """A ticket's place in its model's line, from 1; None: it does not wait."""
         tickets = self._waiting.get(ticket.query.model, ())
@@ -37,7 +42,8 @@ class Queue:
 
     def blocks(self, ticket: Ticket) -> bool:
         """Whether somebody waits whom `ticket` must not overtake: one that wants the same host, or any as it does."""
-        return any(other.pin == ticket.pin for other in self._waiting.get(ticket.query.model, ()))
+        others = self._waiting.get(ticket.query.model, ())
+        return any(other.pin == ticket.pin and not other.holding_out for other in others)
 
     def add(self, ticket: Ticket, *, again: bool = False) -> None:
         """Queue a ticket; one that was placed before and refused (`again`) keeps its turn among the others.
@@ -67,7 +73,7 @@ class Queue:
         """Place whoever can be placed, in order.
 
         A ticket without a place ends it for those behind it with the same pin, or none as it has: nobody overtakes.
-        Tickets of different pins want different hosts and do not hold each other up.
+        Tickets of different pins want different hosts and do not hold each other up; nor does one that holds out.
         """
         placed: list[tuple[Ticket, Placement]] = []
         stuck: set[str | None] = set()
@@ -77,7 +83,7 @@ class Queue:
             placement = place(ticket)
             if placement is not None:
                 placed.append((ticket, placement))
-            else:
+            elif not ticket.holding_out:
                 stuck.add(ticket.pin)
         self._drop(ticket for ticket, _ in placed)
         return placed

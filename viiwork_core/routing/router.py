@@ -7,40 +7,25 @@ from the data loop, a simulator in virtual time. The host that executes chooses 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from viiwork_core.contracts.policy import Candidate, Policy, Query
-from viiwork_core.errors import ModelNotServed, NotFound, ViiworkError
+from viiwork_core.engines.penalty import Penalty
+from viiwork_core.errors import QueueFull, ViiworkError
 from viiwork_core.mesh.capacity import PeerView
+from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import ModelReport
-from viiwork_core.routing.backends import LocalBackends
+from viiwork_core.registry.guard import GuardedPolicy
+from viiwork_core.routing.backends import Fitting, LocalBackends
+from viiwork_core.routing.candidates import Candidates
+from viiwork_core.routing.choice import Choice, kept
+from viiwork_core.routing.line import MOST_TOLD, Serving, Waiting, estimate_s, retry_after
+from viiwork_core.routing.peer import Peer
 from viiwork_core.routing.queue import Queue
+from viiwork_core.routing.services import Services
 from viiwork_core.routing.ticket import Here, Placement, There, Ticket
-
-
-@dataclass(slots=True)
-class _Peer:
-    view: PeerView
-    refused: dict[str, float] = field(default_factory=dict)
-    """Model -> when the peer last refused it."""
-
-    forwards: list[There] = field(default_factory=list)
-    """Ours, in flight there."""
-
-    def model(self, name: str) -> ModelReport | None:
-        return next((model for model in self.view.report.models if model.name == name), None)
-
-    def free(self, model: ModelReport, weight: int) -> int:
-        """Free slots by the peer's report, less what the report cannot know of yet; 0: too few for `weight`."""
-        asked_at = self.view.asked_at
-        if self.refused.get(model.name, float("-inf")) >= asked_at or not model.healthy_backends:
-            return 0
-        unseen = sum(one.weight for one in self.forwards if one.model == model.name and one.begun >= asked_at)
-        free = model.slots - model.busy - unseen
-        # A heavy request takes a whole backend there, as it would here.
-        return free if free >= max(1, min(weight, model.slots // model.healthy_backends)) else 0
 
 
 class Router:
@@ -55,14 +40,17 @@ class Router:
         rng: random.Random,
         queue_max: int,
         stale_after: float,
+        candidates: Candidates | None = None,
     ) -> None:
         self._node = node
         self._local = local
         self._policy = policy
         self._rng = rng
         self._stale_after = stale_after
+        self._candidates = candidates or Candidates(local)
         self._queue = Queue(queue_max)
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Peer] = {}
+        self._services = Services(node, local, self._peers)
 
     # What others tell
 
@@ -72,7 +60,7 @@ class Router:
         if peer is not None and view.asked_at < peer.view.asked_at:
             return
         if peer is None or peer.view.member.node_id != view.member.node_id:
-            self._peers[view.member.node] = _Peer(view)
+            self._peers[view.member.node] = Peer(view)
         else:
             peer.view = view
 
@@ -80,11 +68,38 @@ class Router:
         """The member has left or died."""
         self._peers.pop(node, None)
 
-    def refused(self, placement: There, now: float) -> None:
-        """The peer had no room after all: it counts as full for the model until a report asked for later."""
+    def silent(self, member: Member, asked_at: float) -> None:
+        """A member did not answer when it was asked: nothing goes there until it does, whatever gossip says of it."""
+        peer = self._peers.get(member.node)
+        if peer is not None and peer.view.member.node_id == member.node_id:
+            peer.silent_at = max(peer.silent_at, asked_at)
+
+    def refused(self, placement: There, now: float, *, silence: float = 0.0) -> None:
+        """The peer had no room after all, or failed, after so many seconds of `silence`.
+
+        It counts as full for the model until a report asked for later, and is passed over for a while, as long as there
+        is another host.
+        """
         peer = self._peers.get(placement.member.node)
         if peer is not None:
             peer.refused[placement.model] = now
+            peer.penalties.setdefault(placement.model, Penalty()).failed(placement.begun, now, silence=silence)
+
+    def served(self, placement: There, answered_at: float) -> None:
+        """The peer has answered, its first byte at `answered_at`."""
+        peer = self._peers.get(placement.member.node)
+        if peer is not None and (penalty := peer.penalties.get(placement.model)) is not None:
+            penalty.served(answered_at)
+
+    def about(self, placement: There) -> ModelReport | None:
+        """What the peer reports of the model that a forward went there for."""
+        peer = self._peers.get(placement.member.node)
+        return peer.model(placement.model) if peer is not None else None
+
+    def hears(self, placement: There, now: float) -> bool:
+        """Whether the process that a forward went to is still known to be well, by its reports."""
+        peer = self._peers.get(placement.member.node)
+        return peer is not None and peer.view.member.node_id == placement.member.node_id and self._fresh(peer, now)
 
     def returned(self, placement: There) -> None:
         """A forward has ended, however."""
@@ -100,11 +115,21 @@ class Router:
         `again`: it was placed before and refused there, so it keeps its turn.
         Raises NotFound for a model or host that nobody knows, ModelNotServed for a model that is parked, QueueFull.
         """
-        self._check_known(ticket)
         placement = self.pick(ticket, now) if again or not self._queue.blocks(ticket) else None
         if placement is None:
-            self._queue.add(ticket, again=again)
+            if (unknown := self._services.unknown(ticket)) is not None:
+                raise unknown
+            ticket.queued_at = now
+            try:
+                self._queue.add(ticket, again=again)
+            except QueueFull as error:
+                error.retry_after = self.retry_after(ticket, now)
+                raise
         return placement
+
+    def may_stay(self, ticket: Ticket) -> bool:
+        """Whether the ticket may be placed on this host."""
+        return ticket.pin in (None, self._node)
 
     def settle(self, now: float) -> list[tuple[Ticket, Placement]]:
         """Place what can be placed, after a release, a fresh report or a member's coming."""
@@ -121,8 +146,8 @@ class Router:
         """The tickets whose model or host is gone; they wait no longer."""
         gone: list[tuple[Ticket, ViiworkError]] = []
         for model in self._queue.models():
-            hosts = self._hosts(model)
-            gone += self._queue.take(model, partial(self._unknown, hosts=hosts))
+            hosts = self._services.hosts(model)
+            gone += self._queue.take(model, partial(self._services.unknown, hosts=hosts))
         return gone
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -137,102 +162,178 @@ class Router:
         """How many wait for a model here."""
         return self._queue.length(model)
 
+    def waited_for(self) -> tuple[str, ...]:
+        """The models that somebody waits for here."""
+        return self._queue.models()
+
+    def waiting(self, model: str, now: float) -> list[Waiting]:
+        """Who waits here for a model, in order: the first MOST_TOLD."""
+        return [
+            Waiting(one.request, place, one.waited + now - one.queued_at, self._estimate_s(one, place, now))
+            for place, one in enumerate(self._queue.tickets(model, MOST_TOLD), start=1)
+        ]
+
+    def retry_after(self, ticket: Ticket, now: float) -> int:
+        """Seconds after which a client whom no slot was found for may ask again."""
+        return retry_after(self._estimate_s(ticket, self.queued(ticket.query.model) + 1, now))
+
+    def _estimate_s(self, ticket: Ticket, place: int, now: float) -> float | None:
+        return estimate_s(place, self._serving(ticket.query.model, ticket.pin, now))
+
+    def _serving(self, model: str, pin: str | None, now: float) -> Iterable[Serving]:
+        room = self._local.room(model)
+        if room is not None and pin in (None, self._node):
+            yield room.slots, self._candidates.service_s(model)
+        for node, peer in self._peers.items():
+            about = peer.model(model)
+            if about is not None and pin in (None, node) and self._fresh(peer, now):
+                yield about.slots, about.service_s
+
     def position(self, ticket: Ticket) -> int | None:
         """A waiting ticket's place in line, from 1; None: it does not wait."""
         return self._queue.position(ticket)
 
     def knows(self, model: str) -> bool:
         """Whether some node serves the model, or this one would if it were not parked."""
-        return bool(self._hosts(model)) or self._local.parked(model)
+        return bool(self._services.hosts(model)) or self._local.parked(model)
 
     def reports(self) -> tuple[PeerView, ...]:
         """What every peer said last."""
         return tuple(peer.view for peer in self._peers.values())
 
-    def contexts(self) -> dict[str, int | None]:
-        """Every model that some peer reports, with the smallest context that one of them reports for it."""
-        found: dict[str, int | None] = {}
-        for peer in self._peers.values():
-            for model in peer.view.report.models:
-                known = found.get(model.name)
-                found[model.name] = min((c for c in (known, model.ctx) if c is not None), default=None)
-        return found
+    def fresh(self, now: float) -> frozenset[str]:
+        """The nodes whose reports still count."""
+        return frozenset(node for node, peer in self._peers.items() if self._fresh(peer, now))
 
     def spill_order(self, query: Query, now: float) -> list[PeerView]:
         """The peers that serve the query's model, in the order in which it would go there without this host.
 
         Full ones count: the question is where the session's next turn would go, not where this one fits.
         """
-        peers = {
-            node: peer
+        candidates = {
+            node: self._candidates.there(peer.view, about, query, 1)
             for node, peer in self._peers.items()
-            if (model := peer.model(query.model)) and model.healthy_backends and self._fresh(peer, now)
+            if (about := peer.model(query.model)) and about.healthy_backends and self._fresh(peer, now)
         }
-        candidates = [self._peer_candidate(node, peer, query, free=1) for node, peer in peers.items()]
-        return [peers[node].view for node in self._policy.rank(query, candidates, self._rng)]
+        ranking = self._policy.rank(self._asked(query, now), tuple(candidates.values()), self._rng)
+        return [self._peers[node].view for node in ranking]
 
     # How a place is chosen
 
-    def _check_known(self, ticket: Ticket) -> None:
-        if (error := self._unknown(ticket, self._hosts(ticket.query.model))) is not None:
-            raise error
-
-    def _unknown(self, ticket: Ticket, hosts: set[str]) -> ViiworkError | None:
-        model = ticket.query.model
-        if self._local.parked(model) and (ticket.pin == self._node or not hosts):
-            what = f'model "{model}" is parked on {self._node}'
-            return ModelNotServed(what, remedy=f"start it again there: viiwork up {model}", retry_after=5)
-        if not hosts:
-            known = {*self.contexts(), *self._local.models()}
-            return NotFound(f'model "{model}" is not served by any node', remedy=f"known models: {_names(known)}")
-        if ticket.pin is not None and ticket.pin not in hosts:
-            return NotFound(f'model "{model}" is not served by host "{ticket.pin}"', remedy=f"hosts: {_names(hosts)}")
-        return None
-
-    def _hosts(self, model: str) -> set[str]:
-        hosts = {node for node, peer in self._peers.items() if peer.model(model)}
-        return hosts | {self._node} if self._local.room(model) is not None else hosts
-
-    def _fresh(self, peer: _Peer, now: float) -> bool:
-        return now - peer.view.asked_at < self._stale_after
+    def _fresh(self, peer: Peer, now: float) -> bool:
+        return peer.silent_at < peer.view.asked_at > now - self._stale_after
 
     def pick(self, ticket: Ticket, now: float) -> Placement | None:
         """Rank the hosts with room and take the first that takes it, now or not at all; no await in between."""
+        fitting = self._local.fitting(ticket.query.model, ticket.weight, ticket.tried)
         candidates = [
             candidate
-            for candidate in (*self._local_candidate(ticket), *self._peer_candidates(ticket, now))
+            for candidate in (*self._local_candidate(ticket, fitting), *self._peer_candidates(ticket, now))
             if ticket.pin in (None, candidate.id) and candidate.id not in ticket.tried
         ]
-        for host in self._policy.rank(ticket.query, candidates, self._rng) if candidates else ():
+        candidates = self._trusted(candidates, ticket, now)
+        if not candidates:
+            ticket.holding_out = False
+            return None
+        query = self._asked(replace(ticket.query, full=tuple(self._full(ticket, now))), now)
+        ranking, by = _preferred(ticket.prefer, candidates), None
+        placement = self._first(ranking, ticket, fitting, now)
+        if placement is None:
+            ranking = self._policy.rank(query, candidates, self._rng)
+            by, placement = self._ranked_by, self._first(ranking, ticket, fitting, now)
+        chosen = None if placement is None else self._node if isinstance(placement, Here) else placement.name
+        self._note(ticket, Choice(now, query, candidates, ranking, chosen, by))
+        return placement
+
+    def _first(self, hosts: Iterable[str], ticket: Ticket, fitting: Fitting, now: float) -> Placement | None:
+        """A place at the first of `hosts` that takes the ticket."""
+        for host in hosts:
             if host != self._node:
-                peer = self._peers[host]
-                forward = There(peer.view.member, ticket.query.model, ticket.weight, now)
-                peer.forwards.append(forward)
-                return forward
-            reservation = self._local.reserve(ticket.query, ticket.weight, ticket.tried)
+                return self._forward(self._peers[host], ticket, now)
+            reservation = self._local.reserve(ticket.query, ticket.weight, ticket.tried, fitting=fitting)
             if reservation is not None:
                 return Here(reservation)
         return None
 
-    def _local_candidate(self, ticket: Ticket) -> Iterable[Candidate]:
-        room = self._local.room(ticket.query.model)
-        free = self._local.free(ticket.query.model, ticket.weight, ticket.tried)
-        if room is not None and free:
-            held = self._local.held(ticket.query)
-            yield Candidate(id=self._node, local=True, slots=room.slots, free=free, rtt_ms=0.0, held_tokens=held)
-
-    def _peer_candidates(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
-        for node, peer in self._peers.items():
-            model = peer.model(ticket.query.model)
-            if model is not None and self._fresh(peer, now) and (free := peer.free(model, ticket.weight)):
-                yield self._peer_candidate(node, peer, ticket.query, free=free)
+    @property
+    def _ranked_by(self) -> str:
+        """Who made the last ranking: another policy may stand in for one that fails."""
+        return self._policy.ranked_by if isinstance(self._policy, GuardedPolicy) else self._policy.name
 
     @staticmethod
-    def _peer_candidate(node: str, peer: _Peer, query: Query, *, free: int) -> Candidate:
-        model = peer.model(query.model)
-        slots, waiting = (model.slots, model.queued) if model else (free, None)
-        return Candidate(id=node, local=False, slots=slots, free=free, waiting=waiting, rtt_ms=peer.view.rtt_ms)
+    def _note(ticket: Ticket, choice: Choice) -> None:
+        if choice.chosen is not None:
+            kept(ticket.choices, choice)
+            return
+        ticket.holding_out = bool(choice.query.full)
+        if ticket.holding_out:
+            ticket.held_out = choice
+
+    def _full(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
+        """The hosts without room that hold the ticket's conversation, while it would rather wait for one."""
+        model = ticket.query.model
+        if not ticket.query.continues or now >= ticket.patient_until:
+            return
+        room = self._local.room(model)
+        if room is not None and room.slots and not room.free:
+            here = self._candidates.here(self._node, room, 0, ticket.query, queued=self._queue.length(model))
+            if here.held_tokens:
+                yield here
+        for node, peer in self._peers.items():
+            about = peer.model(model)
+            if about is None or not self._fresh(peer, now) or peer.free(about, ticket.weight):
+                continue
+            there = self._candidates.there(peer.view, about, ticket.query, 0)
+            if there.held_tokens and about.healthy_backends and self._trusts(node, model, now):
+                yield there
+
+    @staticmethod
+    def _forward(peer: Peer, ticket: Ticket, now: float) -> There:
+        forward = There(peer.view.member, ticket.query.model, ticket.weight, now)
+        peer.forwards.append(forward)
+        if (penalty := peer.penalties.get(forward.model)) is not None:
+            penalty.sent(now)
+        return forward
+
+    def _trusted(self, candidates: list[Candidate], ticket: Ticket, now: float) -> list[Candidate]:
+        """Those that have not just refused or failed the model; all of them, where nobody else serves it: no host is
+        shut out for being the only one, nor preferred for being the only one that looks idle."""
+        model = ticket.query.model
+        trusted = [one for one in candidates if self._trusts(one.id, model, now)]
+        if trusted or not candidates or self._another(ticket, now):
+            return trusted
+        return candidates
+
+    def _trusts(self, host: str, model: str, now: float) -> bool:
+        return self._local.trusts(model) if host == self._node else not self._peers[host].passed_over(model, now)
+
+    def _another(self, ticket: Ticket, now: float) -> bool:
+        """Whether a host that is trusted serves the ticket's model, though it is full."""
+        model = ticket.query.model
+        hosts = {node for node, peer in self._peers.items() if self._fresh(peer, now) and peer.serves(model)}
+        hosts = {ticket.pin} & {*hosts, self._node} if ticket.pin is not None else {*hosts, self._node}
+        return any(self._trusts(host, model, now) for host in hosts - ticket.tried)
+
+    def _local_candidate(self, ticket: Ticket, fitting: Fitting) -> Iterable[Candidate]:
+        if fitting and (room := self._local.room(ticket.query.model)) is not None:
+            free = sum([free for _, free in fitting])
+            yield self._candidates.here(self._node, room, free, ticket.query)
+
+    def _peer_candidates(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
+        for peer in self._peers.values():
+            model = peer.model(ticket.query.model)
+            if model is not None and self._fresh(peer, now) and (free := peer.free(model, ticket.weight)):
+                yield self._candidates.there(peer.view, model, ticket.query, free)
+
+    def _asked(self, query: Query, now: float) -> Query:
+        """The query as a policy gets it."""
+        fresh = (peer.model(query.model) for peer in self._peers.values() if self._fresh(peer, now))
+        return self._candidates.query(query, (about for about in fresh if about is not None))
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
+def _preferred(names: Sequence[str], candidates: Sequence[Candidate]) -> Sequence[str]:
+    """Those of the client's names that are candidates. They are compared, never dialled."""
+    if not names:
+        return ()
+    known = {candidate.id for candidate in candidates}
+    return [name for name in names if name in known]

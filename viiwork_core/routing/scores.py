@@ -28,6 +28,9 @@ FEWEST_SMALL = 3
 FEWEST_BIG = 5
 """Long prompts that make a new baseline; also the weight of the old one in the blend."""
 
+SERVED = 64
+"""Requests of late whose time in a slot is remembered."""
+
 ROUNDS = 3
 """Times that the two terms are fitted, each with the other's last value."""
 
@@ -69,6 +72,9 @@ class _Model:
     """The bucket in which the baseline was last replaced."""
 
     buckets: deque[tuple[int, list[Sample]]] = field(default_factory=lambda: deque(maxlen=BUCKETS))
+    service: deque[float] = field(default_factory=lambda: deque(maxlen=SERVED))
+    """Seconds that requests held a slot, of late."""
+
     fitted: Score | None = None
     """What the samples and the baseline say; kept until one of them changes."""
 
@@ -107,6 +113,17 @@ class Scores:
         if len(samples) < BUCKET_MAX:
             samples.append(Sample(uncached, first_token_ms))
             known.fitted_at = None
+
+    def served(self, model: str, seconds: float) -> None:
+        """Learn how long a request held its slot, however it ended."""
+        known = self._models.get(model)
+        if known is not None and seconds > 0:
+            known.service.append(seconds)
+
+    def service_s(self, model: str) -> float | None:
+        """Seconds that a request for the model holds a slot, the median of late; None: not measured."""
+        known = self._models.get(model)
+        return statistics.median(known.service) if known is not None and known.service else None
 
     def score(self, model: str, now: float) -> Score | None:
         """The model's score, to two significant figures; None: not measured."""

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from viiwork_core.routing.conversation import Chain
 from viiwork_core.routing.heads import Conversations
+
+
+class Found(StrEnum):
+    """How a request's session was found."""
+
+    NONE = "none"
+    """It belongs to none."""
+
+    HEADER = "header"
+    """The client named it."""
+
+    RESPONSE = "previous response"
+    """It goes on from a response that is remembered."""
+
+    CHAIN = "conversation"
+    """It extends an earlier request."""
+
+    NEW = "new conversation"
+    """It extends none, and got a name."""
+
+    HINT = "hint"
+    """By whom the client speaks for, which may be one user with many conversations."""
+
+    FORWARD = "forward"
+    """The node that forwarded it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +42,9 @@ class Identity:
     session: str
     continues: bool
     """Whether an earlier turn of it is known to have been served somewhere."""
+
+    begins: bool = False
+    """Whether it has just got its name."""
 
 
 class Sessions:
@@ -38,4 +67,8 @@ class Sessions:
         if chain is None or chain.last is None:
             return Identity(hint, self._conversations.known(model, hint)) if hint is not None else None
         match = self._conversations.match(model, chain)
-        return Identity(match.session, continues=True) if match else Identity(self._new_name(), continues=False)
+        return (
+            Identity(match.session, continues=True)
+            if match
+            else Identity(self._new_name(), continues=False, begins=True)
+        )

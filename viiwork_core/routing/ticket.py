@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from viiwork_core.contracts.policy import Query
 from viiwork_core.engines.slots import Reservation
 from viiwork_core.mesh.member import Member
+from viiwork_core.routing.choice import Choice
+
+PATIENCE: Final = 0.8
+"""Share of routing.queue_timeout that a request waits for the place that holds its session while another has room."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,11 +28,32 @@ class Ticket:
     pin: str | None = None
     """The only host that may serve it (?host=)."""
 
+    prefer: tuple[str, ...] = ()
+    """Hosts that are tried first, in this order, where they have room (?prefer=)."""
+
+    request: str = ""
+    """The request's id."""
+
+    queued_at: float = 0.0
+    """Monotonic time since when it stands in line, last."""
+
     waited: float = 0.0
     """Seconds that it spent in the queue."""
 
+    patient_until: float = 0.0
+    """Monotonic time until which it may wait for the place that holds its session, though another has room."""
+
+    holding_out: bool = False
+    """It does so now, and keeps nobody behind it from that room."""
+
     tried: set[str] = field(default_factory=set)
     """Where it was refused or failed: other hosts by name, this host's backends by id."""
+
+    choices: list[Choice] = field(default_factory=list)
+    """How its places were chosen, the last ones."""
+
+    held_out: Choice | None = None
+    """The last choice to wait for a full host that holds its session, though another had room."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from viiwork_core.simulation.scenario import HostModel
@@ -58,13 +57,13 @@ class SimulatedEngine:
         self._busy[slot] = False
         self.slots[slot] = content
 
-    def where(self, agent: int) -> tuple[int | None, int] | None:
-        """The slot that holds an agent's conversation (None: it is parked), and the tokens."""
+    def where(self, agent: int, epoch: int) -> tuple[int | None, int] | None:
+        """The slot that holds a history (None: it is parked), and the tokens."""
         for slot, held in enumerate(self.slots):
-            if held is not None and held.agent == agent:
+            if held is not None and (held.agent, held.epoch) == (agent, epoch):
                 return slot, held.tokens
         parked = self._parked.get(agent)
-        return (None, parked.tokens) if parked else None
+        return (None, parked.tokens) if parked is not None and parked.epoch == epoch else None
 
     def _choose(self, prompt: Content) -> int:
         """As llama-server does: the idle slot that shares most with the prompt, else the one silent for longest."""
@@ -91,8 +90,3 @@ class SimulatedEngine:
 def answered(model: HostModel, tokens: int) -> float:
     """Seconds that an answer takes after its first token."""
     return tokens / model.decode_tps
-
-
-def longest(engines: Sequence[SimulatedEngine], agent: int) -> int:
-    """The most tokens that any of the engines holds of an agent's conversation."""
-    return max((found[1] for engine in engines if (found := engine.where(agent))), default=0)

@@ -84,7 +84,7 @@ class Entry:
             rng=rng,
             queue_max=scenario.queue_max,
             stale_after=scenario.stale_after_s,
-            candidates=Candidates(host.local, self._conversations, host.score, host.scores.service_s),
+            candidates=Candidates(host.local, self._conversations, host.score, host.scores.service_s, host.active),
         )
         self._waiting: dict[Ticket, Request] = {}
 
@@ -129,6 +129,7 @@ class Entry:
             MODEL,
             identity.session if identity else None,
             prompt.tokens,
+            begins=identity is not None and identity.begins,
             continues=identity is not None and identity.continues,
         )
         timeout = scenario.queue_timeout_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from viiwork_core.mesh.report import CapacityReport, HeadReport, ModelReport, Sc
 from viiwork_core.routing.backends import Held, LocalBackends
 from viiwork_core.routing.conversation import Mark
 from viiwork_core.routing.heads import Head, Kind
+from viiwork_core.routing.published import Place, Published
 from viiwork_core.routing.scores import Scores
 from viiwork_core.simulation.agenda import Agenda
 from viiwork_core.simulation.engine import Content, SimulatedEngine, answered
@@ -23,9 +23,6 @@ from viiwork_core.simulation.scenario import HostModel
 from viiwork_core.simulation.workload import Prompt
 
 MODEL = "model"
-
-HEADS_LIMIT = 64
-"""Conversations that a host publishes."""
 
 NOWHERE = Address("127.0.0.1", 1)
 
@@ -54,12 +51,12 @@ class SimulatedHost:
         self.member = Member(model.name, f"id-{model.name}", "127.0.0.1", 1)
         self._agenda = agenda
         self._engines: dict[str, SimulatedEngine] = {}
-        self._agents: OrderedDict[str, int] = OrderedDict()
-        """Whose conversation a session is, the one silent for longest first."""
+        self._histories: dict[str, tuple[int, int]] = {}
+        """Agent and epoch of each session."""
 
-        self._heads: dict[str, Head] = {}
-        self._published: tuple[HeadReport, ...] | None = ()
-        """What `heads` said last; None: something has changed since."""
+        self._published = Published()
+        self._told: tuple[HeadReport, ...] | None = ()
+        """What was published last; None: something has changed since."""
 
         for index in range(model.backends):
             self._engines[f"{MODEL}/{index}"] = SimulatedEngine(model, opening)
@@ -82,28 +79,21 @@ class SimulatedHost:
             queued=queued,
             backends=room.backends,
             healthy_backends=room.healthy_backends,
+            active=self.active(MODEL),
             service_s=self.scores.service_s(MODEL),
             score=None if score is None else ScoreReport(score.overhead_ms, score.ms_per_1k),
-            heads=self._told(),
+            heads=self._heads(),
         )
         return CapacityReport(self.model.name, self.member.node_id, "simulated", (told,))
 
-    def _told(self) -> tuple[HeadReport, ...]:
-        if self._published is None:
-            self._published = tuple(head.report() for head in self.heads())
-        return self._published
+    def active(self, model: str) -> int:
+        """Conversations that it served of late."""
+        return self._published.active(model, self._agenda.monotonic())
 
-    def heads(self) -> list[Head]:
-        """The conversations that its engines hold."""
-        found = []
-        for session, agent in self._agents.items():
-            head = self._heads[session]
-            where = self._where(agent)
-            if where is not None:
-                backend, slot, _ = where
-                kind = Kind.PARKED if slot is None else Kind.LIVE
-                found.append(Head(head.link, head.mark, session, head.tokens, head.turn, kind, backend))
-        return found
+    def _heads(self) -> tuple[HeadReport, ...]:
+        if self._told is None:
+            self._told = tuple(head.report() for head in self._published.heads(MODEL, self._where))
+        return self._told
 
     def run(
         self,
@@ -122,10 +112,10 @@ class SimulatedHost:
         asked = Content(prompt.agent, prompt.epoch, prompt.tokens)
         slot, cached, first_token_s = engine.begin(asked, reservation.slot if session is not None else None)
         served = Served(self.model.name, reservation.backend, cached, first_token_s)
-        self._published = None
+        self._told = None
 
         def over() -> None:
-            self._published = None
+            self._told = None
             engine.end(slot, Content(prompt.agent, prompt.epoch, prompt.tokens + prompt.answer))
             self._note(session, point, prompt)
             self.book.release(reservation)
@@ -139,11 +129,9 @@ class SimulatedHost:
     def _note(self, session: str | None, point: tuple[int, Mark] | None, prompt: Prompt) -> None:
         if session is None or point is None:
             return
-        self._agents[session] = prompt.agent
-        self._agents.move_to_end(session)
-        self._heads[session] = Head(*point, session, prompt.tokens + prompt.answer, prompt.number)
-        if len(self._agents) > HEADS_LIMIT:
-            del self._heads[self._agents.popitem(last=False)[0]]
+        self._histories[session] = (prompt.agent, prompt.epoch)
+        head = Head(*point, session, prompt.tokens + prompt.answer, prompt.number)
+        self._published.ended(MODEL, head, self._agenda.monotonic())
 
     def _observe(self, served: Served, prompt: Prompt, session: str | None) -> None:
         ms = served.first_token_s * 1000
@@ -153,14 +141,20 @@ class SimulatedHost:
         self.policy.observe(Outcome(MODEL, served.backend, session, 200, *counts, ms))
 
     def _held(self, view: BackendView, session: str) -> Held | None:
-        agent = self._agents.get(session)
-        found = None if agent is None else self._engines[view.id].where(agent)
+        history = self._histories.get(session)
+        found = None if history is None else self._engines[view.id].where(*history)
         return None if found is None else Held(found[1], found[0])
 
-    def _where(self, agent: int) -> tuple[str, int | None, int] | None:
-        """The backend, slot and tokens of the fullest cache of an agent's conversation."""
-        found = [(backend, *place) for backend, engine in self._engines.items() if (place := engine.where(agent))]
-        return max(found, key=lambda place: (place[1] is not None, place[2]), default=None)
+    def _where(self, session: str) -> Place | None:
+        """The fullest cache of a session."""
+        history = self._histories.get(session)
+        if history is None:
+            return None
+        found = [(backend, *held) for backend, engine in self._engines.items() if (held := engine.where(*history))]
+        if not found:
+            return None
+        backend, slot, tokens = max(found, key=lambda place: (place[1] is not None, place[2]))
+        return Place(Kind.PARKED if slot is None else Kind.LIVE, backend, tokens)
 
 
 def _view(name: str, slots: int) -> BackendView:

@@ -86,6 +86,9 @@ class Places:
         asked_at: float | None = None,
         node_id: str = "1",
         ctx: int | None = None,
+        dead: int = 0,
+        first_byte_s: float | None = None,
+        service_s: float | None = None,
     ) -> PeerView:
         """A report of another node."""
         about = ModelReport(
@@ -94,9 +97,12 @@ class Places:
             slots=slots,
             busy=busy,
             queued=0,
-            backends=max(backends, 1),
+            backends=max(backends + dead, 1),
             healthy_backends=backends,
             ctx=ctx,
+            dead_backends=dead,
+            first_byte_s=first_byte_s,
+            service_s=service_s,
         )
         report = CapacityReport(node=node, node_id=node_id, ver="1", models=(about,))
         member = Member(node=node, node_id=node_id, host="127.0.0.2", api_port=1)

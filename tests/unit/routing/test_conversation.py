@@ -144,7 +144,7 @@ def test_what_a_client_repeats_fits_what_was_relayed(text: str) -> None:
 def test_a_report_tells_where_a_conversation_is_held() -> None:
     known = Conversations()
     one = head(chain(SYSTEM, TASK), reply("One."))
-    known.report("a", [("m", one)], 1.0)
+    known.report("a", [("m", [one.report()])], 1.0)
     assert known.at("a", "m", "s") == one
     assert known.at("b", "m", "s") is None
     assert known.known("m", "s")
@@ -172,7 +172,7 @@ def test_what_was_relayed_counts_until_a_later_report_says_otherwise() -> None:
 def test_the_newer_turn_counts() -> None:
     known = Conversations()
     old, new = (head(chain(SYSTEM, TASK), reply("x"), turn=turn) for turn in (1, 2))
-    known.report("a", [("m", new)], 1.0)
+    known.report("a", [("m", [new.report()])], 1.0)
     known.relayed("a", "m", old, 2.0)
     assert known.at("a", "m", "s") == new
 
@@ -180,8 +180,8 @@ def test_the_newer_turn_counts() -> None:
 def test_a_live_cache_is_preferred_among_equals() -> None:
     known = Conversations()
     one = head(chain(SYSTEM, TASK), reply("x"), "replica", turn=5)
-    known.report("a", [("m", Head(one.link, one.mark, "replica", 9, 5, Kind.REPLICA))], 1.0)
-    known.report("b", [("m", Head(one.link, one.mark, "live", 9, 1))], 1.0)
+    known.report("a", [("m", [Head(one.link, one.mark, "replica", 9, 5, Kind.REPLICA).report()])], 1.0)
+    known.report("b", [("m", [Head(one.link, one.mark, "live", 9, 1).report()])], 1.0)
     found = known.match("m", chain(SYSTEM, TASK, reply("x"), TASK))
     assert found is not None
     assert found.session == "live"
@@ -208,3 +208,10 @@ def test_memory_is_bounded() -> None:
     assert not known.known("m", "s0")
     assert known.known("m", f"s{RELAYED_LIMIT + 499}")
     assert len(known._relayed) == len(known._relayed_at) == RELAYED_LIMIT
+
+
+def test_a_head_goes_through_a_report_unchanged() -> None:
+    whole = head(chain(SYSTEM, TASK), call("x"), "0" * 32)
+    bare = Head(1, Mark(), "f" * 32, 0, 0, Kind.REPLICA, "m/0")
+    for one in (whole, bare):
+        assert Head.read(one.report()) == one

@@ -269,10 +269,18 @@ def test_the_spill_order_is_a_ranking_without_this_host_and_counts_full_ones() -
     assert [view.member.node for view in order] == ["also", "full"]
 
 
-def test_the_smallest_context_of_a_model_s_hosts_is_told() -> None:
+def test_the_peers_whose_word_counts_are_told() -> None:
     places = Places()
-    places.peer("one", ctx=4096)
-    places.peer("two", ctx=2048)
-    places.peer("three")
-    places.peer("four", model="n")
-    assert places.router.contexts() == {"m": 2048, "n": None}
+    places.peer("one")
+    places.clock.advance(60)
+    places.peer("two")
+    assert places.router.fresh(places.now) == {"two"}
+
+
+def test_an_error_lists_some_names_and_counts_the_rest() -> None:
+    places = Places()
+    for number in range(60):
+        places.peer(f"host{number}", model=f"model{number:02}")
+    with pytest.raises(NotFound) as refused:
+        places.router.offer(places.ticket(model="other"), places.now)
+    assert refused.value.remedy.endswith("model48, model49 and 10 more")

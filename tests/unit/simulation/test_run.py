@@ -63,7 +63,7 @@ def test_more_agents_than_slots_wait_or_move() -> None:
     assert kept.fairness > 0.8
     assert kept.hit_80 > 95.0
     assert kept.moved_host < scattered.moved_host / 4
-    assert kept.first_token_p50 < scattered.first_token_p50
+    assert kept.first_token_p99 < scattered.first_token_p99 / 4
 
 
 def test_nobody_waits_for_ever() -> None:
@@ -74,12 +74,13 @@ def test_nobody_waits_for_ever() -> None:
     assert all(turn.tries > 1 or turn.queued_s <= full.queue_timeout_s for turn in done.turns)
 
 
-def test_a_slow_host_is_avoided_for_new_conversations() -> None:
-    many = msgspec.structs.replace(TWO, agents=msgspec.structs.replace(AGENTS, entries=("b",), count=2, limit=6000))
-    fast = [turn.host for turn in run(many).turns if turn.before is None]
-    assert fast.count("a") > 0.7 * len(fast)
-    alike = [turn.host for turn in run(many, LeastBusy, Names.NONE).turns if turn.before is None]
-    assert alike.count("b") > 0.7 * len(alike)
+def test_a_slow_host_is_avoided_where_nothing_is_cached() -> None:
+    fresh = msgspec.structs.replace(AGENTS, entries=("b",), opening=100, compacted=4000, limit=0)
+    cold = msgspec.structs.replace(TWO, agents=fresh)
+    fast = [turn.host for turn in run(cold, names=Names.NONE).turns]
+    assert fast.count("a") > 0.8 * len(fast)
+    alike = [turn.host for turn in run(cold, LeastBusy, Names.NONE).turns]
+    assert alike.count("b") > 0.8 * len(alike)
 
 
 def test_a_compacted_history_is_another_conversation() -> None:

@@ -1,0 +1,67 @@
+"""What this node publishes of the conversations that it served."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from viiwork_core.routing.heads import Head, Kind
+
+LIMIT: Final = 256
+"""Conversations of one model, about 40 KiB in a report."""
+
+ACTIVE_S: Final = 120.0
+"""Seconds after which a silent conversation is not expected to go on at any time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a conversation's cache is on this node."""
+
+    kind: Kind
+    backend: str | None
+    tokens: int
+
+
+Where = Callable[[str], Place | None]
+"""Where a session (keyed hash) is now; None: nowhere any more."""
+
+
+@dataclass(slots=True)
+class _Served:
+    head: Head
+    at: float
+
+
+class Published:
+    """By model, the conversations whose last turn ended here. Pure, on the data loop."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, OrderedDict[str, _Served]] = {}
+        """By session, the one silent for longest first."""
+
+    def ended(self, model: str, head: Head, now: float) -> None:
+        """A turn of the conversation has ended on this node."""
+        served = self._models.setdefault(model, OrderedDict())
+        served[head.session] = _Served(head, now)
+        served.move_to_end(head.session)
+        if len(served) > LIMIT:
+            served.popitem(last=False)
+
+    def heads(self, model: str, where: Where) -> list[Head]:
+        """Those that are still somewhere here, the newest last."""
+        found = ((served.head, where(session)) for session, served in self._models.get(model, {}).items())
+        return [
+            replace(head, kind=place.kind, backend=place.backend, tokens=place.tokens) for head, place in found if place
+        ]
+
+    def active(self, model: str, now: float) -> int:
+        """How many may go on at any time."""
+        return sum(now - served.at < ACTIVE_S for served in self._models.get(model, {}).values())
+
+    def forget(self, session: str) -> None:
+        """Publish nothing of a session any more."""
+        for served in self._models.values():
+            served.pop(session, None)
