@@ -31,6 +31,7 @@ from viiwork_core import (
 from viiwork_core.clock import SystemClock
 from viiwork_core.engines.fleet import BackendPlan, Fleet, HealthSettings
 from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.engines.surroundings import Cards
 
 SERVER = Path(__file__).with_name("plain_server.py")
 QUICK = HealthSettings(interval=0.2, timeout=2.0, max_failures=2, respawn_grace=0.0, max_respawns=1)
@@ -127,10 +128,13 @@ class Watch:
 
 @asynccontextmanager
 async def running(
-    *plans: BackendPlan, publish: Callable[[BackendView], None], health: HealthSettings = QUICK
+    *plans: BackendPlan,
+    publish: Callable[[BackendView], None],
+    health: HealthSettings = QUICK,
+    cards: Cards | None = None,
 ) -> AsyncIterator[Fleet]:
     """A fleet that runs inside the block and is cancelled at its end."""
-    fleet = Fleet(plans, health=health, node_id="test-node", clock=SystemClock(), publish=publish)
+    fleet = Fleet(plans, health=health, node_id="test-node", clock=SystemClock(), publish=publish, cards=cards)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fleet.run)
         try:

@@ -143,7 +143,7 @@ def test_a_stranger_that_says_ready_does_not_make_the_backend_healthy() -> None:
 
 
 def test_a_child_that_ignores_sigterm_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "TERM_AFTER", 0.3)
+    monkeypatch.setattr(PlainEngine, "stop_timeout", 0.3)
     monkeypatch.setattr(process, "KILL_AFTER", 0.3)
     watch = Watch()
 

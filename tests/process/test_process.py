@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from viiwork_core import EngineRefused
+from viiwork_core import ConfigError, EngineRefused
 from viiwork_core.engines import process
 from viiwork_core.engines.commands import OUTPUT_LIMIT, Commands
 from viiwork_core.engines.environment import clean_environment
 from viiwork_core.engines.listener import Holder, free_port, listener
-from viiwork_core.engines.process import Child, LineSink, start_group
+from viiwork_core.engines.process import Child, LineSink, epitaph, start_group
 
 LISTEN = """
 import os, socket, sys, time
@@ -48,6 +48,28 @@ def test_stdout_and_stderr_are_read_line_by_line_to_the_end() -> None:
         return code, list(child.sink.tail)
 
     assert asyncio.run(scene()) == (4, ["one", "two", "three"])
+
+
+@pytest.mark.parametrize("how", ["kill -ILL $$", "sh -c 'kill -ILL $$'; exit $?"])
+def test_a_program_for_another_cpu_is_told_as_such(how: str) -> None:
+    async def scene() -> str:
+        child, _ = await started("/bin/sh", "-c", how)
+        await child.wait()
+        await child.end()
+        return epitaph(child)
+
+    assert "illegal instruction: the program was built for another CPU; build it on this machine" in asyncio.run(
+        scene()
+    )
+
+
+def test_what_is_no_program_of_this_machine_is_refused_for_good(tmp_path: Path) -> None:
+    garbage = tmp_path / "llama-server"
+    garbage.write_bytes(b"\x7fELF this is none")
+    garbage.chmod(0o755)
+    with pytest.raises(ConfigError, match="Exec format error; it is no program for this machine") as caught:
+        asyncio.run(started(str(garbage)))
+    assert "install a llama-server that was built for it" in caught.value.remedy
 
 
 def test_wait_returns_while_a_descendant_holds_the_output_and_end_ends_it() -> None:

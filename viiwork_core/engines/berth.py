@@ -23,6 +23,7 @@ from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.process import Sits
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.engines.supervisor import Supervisor
+from viiwork_core.engines.surroundings import Surroundings
 
 _log = structlog.get_logger("viiwork.engines")
 
@@ -41,6 +42,7 @@ class Harbour:
     node_id: str
     clock: Clock
     publish: Callable[[BackendView], None]
+    surroundings: Surroundings
     idle: Callable[[str], Awaitable[bool]]
     """Whether no request runs on a backend."""
 
@@ -128,6 +130,7 @@ class Berth:
             node_id=self._harbour.node_id,
             clock=self._harbour.clock,
             publish=self._harbour.publish,
+            surroundings=self._harbour.surroundings,
             incarnation=self.incarnation,
             refused=tools.refused,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import anyio
@@ -12,7 +12,7 @@ import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.cache import CacheTransfer
-from viiwork_core.contracts.capabilities import Prepares
+from viiwork_core.contracts.capabilities import Advises, Prepares, WarmsUp
 from viiwork_core.contracts.engine import Address, Engine, Launch, Load, Probe, Spec
 from viiwork_core.errors import EngineUnreachable, ViiworkError
 from viiwork_core.registry.guard import Guard
@@ -24,11 +24,15 @@ T = TypeVar("T")
 LOAD_TIMEOUT = 3.0
 """Seconds; a load older than that is not used by anybody."""
 _PREPARE_TIMEOUT = 30.0
+_MOST_ADVICE = 20
 _OPEN_TIMEOUT = 30.0
 _CLOSE_TIMEOUT = 5.0
 _FINGERPRINT_TIMEOUT = 3600.0
 _SLACK = 2.0
 """What a plugin is granted over our own time limit before its lateness is held against it."""
+
+_LATE = 0.05
+"""Seconds that our own timer may be late before it proves nothing."""
 
 
 class EngineCalls:
@@ -38,6 +42,9 @@ class EngineCalls:
         self.name = engine.name
         self._engine = engine
         self._prepares = engine if isinstance(engine, Prepares) else None
+        self._advises = engine if isinstance(engine, Advises) else None
+        self._advised: set[str] = set()
+        self._warms_up = engine if isinstance(engine, WarmsUp) else None
         self._guard = Guard(f"engine {engine.name}", clock=clock, on_strike=_strike)
         self._timeout = timeout
 
@@ -59,21 +66,61 @@ class EngineCalls:
             await self._guard.call("prepare", _PREPARE_TIMEOUT, lambda: prepares.prepare(spec))
         return await self._guard.call("launch", _CLOSE_TIMEOUT, make)
 
+    async def advice(self, spec: Spec) -> tuple[str, ...]:
+        """What the engine has to say about a backend that was just prepared. Raises PluginError, or the engine's own
+        errors."""
+        if self._advises is None:
+            return ()
+        advises = self._advises
+
+        async def make() -> tuple[str, ...]:
+            return tuple(" ".join(_checked(one, str).split()) for one in await advises.advice(spec))[:_MOST_ADVICE]
+
+        return await self._guard.call("advice", _PREPARE_TIMEOUT, make)
+
+    async def advise(self, spec: Spec) -> None:
+        """Log the advice, each sentence once for the model."""
+        try:
+            said = await self.advice(spec)
+        except ViiworkError as error:
+            _log.warning("an engine has no advice", backend=f"{spec.model}/{spec.index}", reason=told(error))
+            return
+        for advice in said:
+            if advice not in self._advised:
+                self._advised.add(advice)
+                _log.warning(f"advice: {advice}", backend=f"{spec.model}/{spec.index}")
+
+    @property
+    def stop_timeout(self) -> float:
+        """Seconds for the process's own end."""
+        return self._engine.stop_timeout
+
+    async def warm_up(self) -> float:
+        """Seconds of unbroken readiness before the first request. Raises PluginError."""
+        if self._warms_up is None:
+            return 0.0
+        warms_up = self._warms_up
+
+        async def make() -> float:
+            return float(_checked(warms_up.warm_up(), int | float))
+
+        return await self._guard.call("warm_up", _CLOSE_TIMEOUT, make)
+
     async def probe(self, address: Address) -> Probe:
         """Raises EngineUnreachable, also when the time is up; PluginError says nothing about the engine's health."""
 
         async def make() -> Probe:
-            return _checked(await _in_time(self._timeout, self._engine.probe(address)), Probe)
+            return _checked(await _in_time(self._timeout, lambda: self._engine.probe(address)), Probe)
 
-        return await self._guard.call("probe", self._timeout + _SLACK, make)
+        return await self._guard.call("probe", 2 * self._timeout + _SLACK, make)
 
     async def load(self, spec: Spec, address: Address) -> Load:
         """Raises EngineUnreachable, also when the time is up, EngineRefused or PluginError."""
 
         async def make() -> Load:
-            return _checked(await _in_time(LOAD_TIMEOUT, self._engine.load(spec, address)), Load)
+            return _checked(await _in_time(LOAD_TIMEOUT, lambda: self._engine.load(spec, address)), Load)
 
-        return await self._guard.call("load", LOAD_TIMEOUT + _SLACK, make)
+        return await self._guard.call("load", 2 * LOAD_TIMEOUT + _SLACK, make)
 
 
 class CacheCalls:
@@ -106,10 +153,14 @@ def digest_of(parts: Mapping[str, str]) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=32).hexdigest()
 
 
-async def _in_time(seconds: float, answer: Awaitable[T]) -> T:
+async def _in_time(seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
     # A late answer is the engine's sickness. The guard's deadline, a little longer, is for a plugin that holds on.
-    with anyio.move_on_after(seconds):
-        return await answer
+    for _ in range(2):
+        with anyio.move_on_after(seconds) as scope:
+            return await ask()
+        # A timer that is late itself was held up by somebody who blocked the loop, and so perhaps was the answer.
+        if anyio.current_time() - scope.deadline < _LATE:
+            break
     raise EngineUnreachable(f"no answer within {seconds:g} s")
 
 

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -50,9 +51,15 @@ class ControlLoop:
         await asyncio.to_thread(self._thread.join)
 
     def start(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        """Run `work` there until it ends or the loop does. From any thread. What it raises is logged too."""
-        begun = self._begin(work)
+        """Run `work` there until it ends or the loop does. From any thread. What it raises is logged too.
+
+        Cancelling what is returned asks the work to end; only when it has, it is done.
+        """
+        begun = _Work(self._loop)
+        self._roots.add(work)
+        begun.add_done_callback(lambda _: self._roots.discard(work))
         begun.add_done_callback(_told)
+        self._loop.call_soon_threadsafe(begun.begin, work)
         return begun
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
@@ -76,6 +83,39 @@ class ControlLoop:
         await _cancel(asyncio.all_tasks())
 
 
+class _Work(Future[None]):
+    """Work on another thread's loop. A plain future would be done at once when it is cancelled, and whoever waits for
+    it would not wait for engines that take their time to end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """On the loop."""
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._over)
+
+    def cancel(self) -> bool:
+        if self.done():
+            return False
+        self._loop.call_soon_threadsafe(self._cancel_task)
+        return True
+
+    def _cancel_task(self) -> None:
+        assert self._task is not None, "it was begun before"
+        self._task.cancel()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            super().cancel()
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(None)
+
+
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
     others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:
@@ -87,3 +127,10 @@ def _told(work: Future[None]) -> None:
     """Nobody waits for what runs as long as the node: its failure must not wait for the node's end to be seen."""
     if not work.cancelled() and (error := work.exception()) is not None:
         _log.error("work on the control loop failed", exc_info=error)
+
+
+async def ended(work: Future[None]) -> None:
+    """Cancel what runs on a control loop, and wait for its end."""
+    work.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wrap_future(work)

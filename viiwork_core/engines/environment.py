@@ -32,6 +32,19 @@ _PASSED = frozenset(
 _PASSED_PREFIXES = ("LC_", "XDG_")
 
 
+GPU_PINS = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "GGML_VK_VISIBLE_DEVICES",
+    }
+)
+"""Variables that show a process some cards and hide others. Who sets one in `models[].env` has chosen the cards."""
+
+
 def clean_environment(parent: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a child gets of `parent` (the node's own environment, unless given)."""
     source = os.environ if parent is None else parent

@@ -18,6 +18,7 @@ from viiwork_core.engines.lifeline import Sitter
 from viiwork_core.engines.opened import Opened
 from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.states import BackendView
+from viiwork_core.engines.surroundings import Cards, Surroundings
 
 __all__ = ["BackendPlan", "Fleet", "HealthSettings"]
 
@@ -36,6 +37,7 @@ class Fleet:
 
     `publish` is called on the control loop with each change of a backend, `forget` with the id of one that is gone for
     good, after its last change. `idle` says whether no request runs on a backend.
+    `cards`: the GPUs of this machine; None: nothing is known of them, so that no backend is looked for on them.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Fleet:
         publish: Callable[[BackendView], None],
         forget: Callable[[str], None] = _nobody,
         idle: Callable[[str], Awaitable[bool]] = _always,
+        cards: Cards | None = None,
     ) -> None:
         self._plans = tuple(plans)
         self._parked: frozenset[str] = frozenset()
@@ -57,6 +60,7 @@ class Fleet:
         self._publish = publish
         self._forget = forget
         self._idle = idle
+        self._cards = cards
         self._berths: dict[str, Berth] = {}
         self._incarnations: dict[str, int] = {}
         """Of backends that are gone: one that comes back under the same id counts on."""
@@ -66,7 +70,8 @@ class Fleet:
         self._harbour: Harbour | None = None
 
     async def run(self) -> None:
-        """Run until cancelled; then all backends are ended, at the same time, within 15 s.
+        """Run until cancelled; then all backends are ended, at the same time: each within its engine's stop_timeout and
+        10 s more.
 
         Engines and cache transfers are opened before their first backend and closed after their last. Backends whose
         engine cannot be opened are dead with the reason; a cache transfer that cannot be opened costs only the sharing.
@@ -91,6 +96,7 @@ class Fleet:
             node_id=self._node_id,
             clock=self._clock,
             publish=self._publish,
+            surroundings=Surroundings(self._cards, lambda: len(self._plans)),
             idle=self._idle,
         )
 

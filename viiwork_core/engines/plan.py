@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from viiwork_core.contracts.cache import CacheTransfer
-from viiwork_core.contracts.engine import Address, Engine, Spec
+from viiwork_core.contracts.engine import Address, Engine, Phase, Spec
+from viiwork_core.engines.states import BackendState, BackendView
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,10 @@ class BackendPlan:
     def id(self) -> str:
         """MODEL/N"""
         return f"{self.spec.model}/{self.spec.index}"
+
+    def queued(self, now: float) -> BackendView:
+        """The backend before anything has been done for it, at the monotonic time `now`."""
+        spec, engine = self.spec, self.engine.name
+        return BackendView(
+            self.id, spec.model, engine, BackendState.STARTING, 0, spec.parallel, Phase.QUEUED, since=now
+        )

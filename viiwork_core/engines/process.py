@@ -6,7 +6,9 @@ Everything that the node starts goes through `start_process`; nothing here block
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -29,11 +31,18 @@ TERM_AFTER = 5.0
 KILL_AFTER = 2.0
 """Seconds between the second SIGTERM and SIGKILL."""
 _REAP_BUDGET = 3.0
+_END_BUDGET = 10.0
 _OUTPUT_BUDGET = 1.0
 _TAIL_LINES = 20
 _LINE_LIMIT = 4096
 
 _LINE_END = re.compile(rb"[\r\n]+")
+_OTHER_MACHINE = (errno.ENOEXEC, 86)
+"""86 is macOS's EBADARCH, which Python has no name for."""
+
+_ILLEGAL = (-signal.SIGILL, 128 + signal.SIGILL)
+"""Statuses of a process that met an instruction its CPU has not, and of a shell that started such a one."""
+
 _CONTROL = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160)), " ")
 
 
@@ -116,14 +125,15 @@ class Child(Generic[S]):
         await self._drain()
         return code
 
-    async def end(self) -> None:
-        """End the whole group: SIGTERM, again after 5 s, SIGKILL after 2 s more. Takes 11 s at the very most.
+    async def end(self, patience: float | None = None) -> None:
+        """End the whole group: SIGTERM, again after `patience` (5 s), SIGKILL after 2 s more. Takes 6 s more than the
+        patience at the very most.
 
         The last SIGKILL goes out always: workers whose leader left before them are in the group still.
         """
         if self.returncode is None:
             self._signal(signal.SIGTERM)
-            if not await self._gone(TERM_AFTER):
+            if not await self._gone(TERM_AFTER if patience is None else patience):
                 self._signal(signal.SIGTERM)
                 await self._gone(KILL_AFTER)
         self.kill()
@@ -181,6 +191,11 @@ async def start_process(
             remedy=f"install {Path(argv[0]).name}, or name the right file in the model's options",
         ) from error
     except OSError as error:
+        if error.errno in _OTHER_MACHINE:
+            raise ConfigError(
+                f"cannot start {argv[0]}: {error.strerror}; it is no program for this machine ({platform.machine()})",
+                remedy=f"install a {Path(argv[0]).name} that was built for it; a script needs a first line: #!/bin/sh",
+            ) from error
         raise EngineRefused(f"cannot start {argv[0]}: {error.strerror or error}") from error
 
 
@@ -223,9 +238,23 @@ def epitaph(child: Child[LineSink]) -> str:
     code = child.returncode
     if code is None:
         how = "still running"
+    elif code in _ILLEGAL:
+        how = (
+            "ended by SIGILL, illegal instruction: the program was built for another CPU; "
+            "build it on this machine, or install a build for older CPUs"
+        )
     elif code < 0:
         how = f"ended by {signal.Signals(-code).name}" if -code in list(signal.Signals) else f"ended by signal {-code}"
     else:
         how = f"exited with code {code}"
     said = "\n".join(child.sink.tail)
     return f"{how}; its last lines:\n{said}" if said else f"{how} without a word"
+
+
+async def end_in_time(child: Child[S], patience: float) -> None:
+    """End a child, whatever becomes of the caller. It has `patience` seconds for its own end, and is then killed."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(patience + _END_BUDGET) as budget:
+            await child.end(patience)
+        if budget.cancelled_caught:
+            child.kill()

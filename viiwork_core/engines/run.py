@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
 
 from viiwork_core.contracts.engine import Address, Spec
+from viiwork_core.engines.listener import Listener, taken
 from viiwork_core.engines.process import Child, LineSink
 
 
@@ -16,6 +18,9 @@ class Run:
 
     spec: Spec
     address: Address
+    loaded: Callable[[], None]
+    """To be called when it has loaded its model or never will: another backend may load then. Again is harmless."""
+
     child: Child[LineSink] | None = None
     """None: the server runs already and is not ours."""
 
@@ -29,3 +34,7 @@ class Run:
         if not self.reason:
             self.reason, self.by_itself, self.hopeless = reason, by_itself, hopeless
         self.scope.cancel()
+
+    def without_port(self, found: Listener) -> str:
+        """Why it cannot start: a stranger is on its port."""
+        return f"{self.spec.model}/{self.spec.index} cannot start: {taken(self.spec.port, found)}"

@@ -7,114 +7,32 @@ change of a slot changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.engine import Address, Load
+from viiwork_core.engines.occupancy import ABORTED, Occupancy, Slot, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
+
+__all__ = ["BLIND_AFTER", "WEDGED_AFTER", "Reservation", "Room", "SlotBook", "SlotState"]
 
 WEDGED_AFTER = 30.0
 """Seconds that an aborted slot may stay busy in the engine before it counts as wedged; llama-server frees one within
 13 ms, and its slowest way out is the 30 s ping of a dead client."""
 
+LINGERS = 0.5
+"""Seconds for which an engine may still call a slot busy whose answer is complete: llama-server sends the end of an
+answer before it gives up the slot, and whoever asks in between would take that for somebody else's request."""
+
 BLIND_AFTER = 10.0
 """Seconds after which an aborted slot opens all the same if the engine, healthy otherwise, never tells its load."""
 
+FRESH = 3.0
+"""Seconds for which a load is believed where it says that an engine does not work."""
 
-class SlotState(StrEnum):
-    """A slot is free, or inside a reservation in one of the others."""
-
-    FREE = "free"
-    RESERVED = "reserved"
-    RUNNING = "running"
-    SAVING = "saving"
-    RESTORING = "restoring"
-    ABORTING = "aborting"
-    """A request ended early and the engine has not said yet that it is idle. Belongs to no reservation any more."""
-
-    WEDGED = "wedged"
-    """As aborting, for too long."""
-
-
-_ABORTED = (SlotState.ABORTING, SlotState.WEDGED)
-
-
-@dataclass(slots=True)
-class _Slot:
-    id: int
-    state: SlotState = SlotState.FREE
-    changed_at: float = float("-inf")
-    used_at: float = float("-inf")
-    foreign: bool = False
-    """The engine is busy with a request that did not come from this node."""
-
-    @property
-    def open(self) -> bool:
-        return self.state is SlotState.FREE and not self.foreign
-
-    @property
-    def held(self) -> bool:
-        """Whether a reservation has it."""
-        return self.state is not SlotState.FREE and self.state not in _ABORTED
-
-
-@dataclass(slots=True)
-class _Backend:
-    view: BackendView
-    slots: list[_Slot] = field(default_factory=list)
-    """Those that the engine has, by number, and beyond them those that a reservation still holds. Changed through the
-    methods only, which keep the counts."""
-
-    unnamed_foreign: int = 0
-    """Requests of others in an engine that does not name its slots."""
-
-    open: int = 0
-    aborted: int = 0
-
-    doubted_at: float | None = None
-    """When it failed a request before its answer; None: not since the engine told its load."""
-
-    @property
-    def free(self) -> int:
-        if self.view.state is not BackendState.HEALTHY or self.doubted_at is not None:
-            return 0
-        return max(0, self.open - self.unnamed_foreign)
-
-    def set(self, slot: _Slot, state: SlotState, *, at: float | None = None) -> None:
-        """`at`: when it changed; None: it only has another name now."""
-        self._count(slot, -1)
-        slot.state = state
-        slot.changed_at = slot.changed_at if at is None else at
-        self._count(slot, 1)
-
-    def close(self, slot: _Slot, *, foreign: bool) -> None:
-        """Whether the engine uses the slot for somebody else."""
-        self._count(slot, -1)
-        slot.foreign = foreign
-        self._count(slot, 1)
-
-    def _count(self, slot: _Slot, by: int) -> None:
-        self.open += by * slot.open
-        self.aborted += by * (slot.state in _ABORTED)
-
-    def heard_of(self, slot: _Slot) -> bool:
-        """Whether the engine has told its load since the slot changed."""
-        return self.view.load_asked_at is not None and self.view.load_asked_at > slot.changed_at
-
-    def resize(self) -> None:
-        """Follow the engine's number of slots; one that it has no more stays only while somebody holds it."""
-        want = self.view.slots
-        if len(self.slots) == want and (not want or self.slots[-1].id == want - 1):
-            return
-        have = {slot.id for slot in self.slots}
-        self.slots = [slot for slot in self.slots if slot.id < want or slot.held]
-        self.slots += [_Slot(number) for number in range(want) if number not in have]
-        self.slots.sort(key=lambda slot: slot.id)
-        self.open = self.aborted = 0
-        for slot in self.slots:
-            self._count(slot, 1)
+_used_at = attrgetter("used_at")
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +69,7 @@ class SlotBook:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._backends: dict[str, _Backend] = {}
+        self._backends: dict[str, Occupancy] = {}
 
     def see(self, view: BackendView) -> None:
         """Take in a supervisor's newest view. A new incarnation voids all reservations of the one before."""
@@ -159,7 +77,7 @@ class SlotBook:
         if known is not None and view.incarnation < known.view.incarnation:
             return
         if known is None or known.view.incarnation != view.incarnation:
-            known = self._backends[view.id] = _Backend(view)
+            known = self._backends[view.id] = Occupancy(view)
         known.view = view
         known.resize()
         if view.load is None or view.load_asked_at is None:
@@ -173,7 +91,7 @@ class SlotBook:
         else:
             self._hear_nothing(known)
 
-    def _hear_each(self, backend: _Backend, load: Load, asked_at: float) -> None:
+    def _hear_each(self, backend: Occupancy, load: Load, asked_at: float) -> None:
         """A report slot by slot. It says nothing about a slot that has changed since, or that it leaves out."""
         backend.unnamed_foreign = 0
         said = {slot.id: slot.busy for slot in load.each}
@@ -181,23 +99,24 @@ class SlotBook:
             if asked_at <= slot.changed_at or slot.id not in said:
                 continue
             if slot.state is SlotState.FREE:
-                backend.close(slot, foreign=said[slot.id])
-            elif slot.state in _ABORTED:
+                if not (said[slot.id] and asked_at - slot.changed_at < LINGERS):
+                    backend.close(slot, foreign=said[slot.id])
+            elif slot.state in ABORTED:
                 self._follow_abort(backend, slot, asked_at, busy=said[slot.id])
 
-    def _hear_nothing(self, backend: _Backend) -> None:
+    def _hear_nothing(self, backend: Occupancy) -> None:
         """An engine without figures: what runs is what this node has sent it and not taken back."""
         backend.unnamed_foreign = 0
         for slot in backend.slots:
             backend.close(slot, foreign=False)
-            if slot.state in _ABORTED:
+            if slot.state in ABORTED:
                 backend.set(slot, SlotState.FREE, at=self._clock.monotonic())
 
-    def _hear_count(self, backend: _Backend, busy: int, asked_at: float) -> None:
+    def _hear_count(self, backend: Occupancy, busy: int, asked_at: float) -> None:
         """A bare number of busy slots. Which they are follows from the book, so it must have stood still since."""
         if any(asked_at <= slot.changed_at for slot in backend.slots):
             return
-        aborted = sorted((s for s in backend.slots if s.state in _ABORTED), key=lambda s: (s.changed_at, s.id))
+        aborted = sorted((s for s in backend.slots if s.state in ABORTED), key=lambda s: (s.changed_at, s.id))
         others = busy - sum(slot.state is SlotState.RUNNING for slot in backend.slots)
         for behind, slot in enumerate(reversed(aborted), start=1):
             self._follow_abort(backend, slot, asked_at, busy=behind <= others)
@@ -206,7 +125,7 @@ class SlotBook:
         for slot in backend.slots:
             backend.close(slot, foreign=False)
 
-    def _follow_abort(self, backend: _Backend, slot: _Slot, asked_at: float, *, busy: bool) -> None:
+    def _follow_abort(self, backend: Occupancy, slot: Slot, asked_at: float, *, busy: bool) -> None:
         if not busy:
             backend.set(slot, SlotState.FREE, at=self._clock.monotonic())
         elif asked_at - slot.changed_at > WEDGED_AFTER:
@@ -221,6 +140,33 @@ class SlotBook:
         backend = self._backends.get(backend_id)
         if backend is not None:
             backend.doubted_at = self._clock.monotonic()
+
+    def failed(self, reservation: Reservation, *, begun: float, silence: float) -> None:
+        """A request that was sent at `begun` was refused or failed, after so many seconds of `silence`: the backend is
+        passed over for a while, as long as the model has another one here."""
+        if (backend := self._launch(reservation)) is not None:
+            backend.penalty.failed(begun, self._clock.monotonic(), silence=silence)
+
+    def served(self, reservation: Reservation, *, answered_at: float) -> None:
+        """A request was answered, its first byte at `answered_at`."""
+        if (backend := self._launch(reservation)) is not None:
+            backend.penalty.served(answered_at)
+
+    def idles(self, reservation: Reservation, *, pinned: bool) -> bool:
+        """Whether the engine says that it does nothing for a request that it has: in a fresh report, asked for since.
+
+        `pinned`: the request is on the reservation's own slots. Where the engine has no figures, it is not known to
+        idle.
+        """
+        held = self._held(reservation)
+        if held is None or held[0].view.load is None or not all(held[0].heard_of(slot) for slot in held[1]):
+            return False
+        load, asked_at = held[0].view.load, held[0].view.load_asked_at
+        if asked_at is None or asked_at < self._clock.monotonic() - FRESH:
+            return False
+        if pinned and load.each:
+            return not any(slot.busy for slot in load.each if slot.id in reservation.slots)
+        return load.busy == 0
 
     def forget(self, backend_id: str) -> None:
         """The backend is gone for good; what is still reserved there is void."""
@@ -248,34 +194,54 @@ class SlotBook:
         """The state of each slot of a backend."""
         return tuple(slot.state for slot in self._backends[backend_id].slots)
 
-    def _of(self, model: str) -> Iterator[_Backend]:
-        for backend in self._backends.values():
-            if backend.view.model == model:
-                if backend.aborted or backend.doubted_at is not None:
-                    self._open_unheard(backend)
-                yield backend
+    def _of(self, model: str) -> list[Occupancy]:
+        known = [backend for backend in self._backends.values() if backend.view.model == model]
+        for backend in known:
+            if backend.aborted or backend.doubted_at is not None:
+                self._open_unheard(backend)
+        return known
 
-    def _open_unheard(self, backend: _Backend) -> None:
+    def _open_unheard(self, backend: Occupancy) -> None:
         now = self._clock.monotonic()
         if backend.doubted_at is not None and backend.doubted_at < now - BLIND_AFTER:
             backend.doubted_at = None
         for slot in backend.slots:
-            if slot.state in _ABORTED and slot.changed_at < now - BLIND_AFTER and not backend.heard_of(slot):
+            if slot.state in ABORTED and slot.changed_at < now - BLIND_AFTER and not backend.heard_of(slot):
                 backend.set(slot, SlotState.FREE, at=now)
+
+    def _passed_over(self, known: Sequence[Occupancy]) -> list[Occupancy]:
+        """Those of a model's backends that get nothing now. None of them, where that would be all that serve."""
+        now = self._clock.monotonic()
+        penalised = [backend for backend in known if backend.penalty.until > now]
+        spared = penalised and not any(one.serves for one in known if one not in penalised)
+        return [] if spared else penalised
+
+    def trusts(self, model: str) -> bool:
+        """Whether a backend of the model serves that has not just refused or failed; False too where none serves."""
+        now = self._clock.monotonic()
+        return any(one.serves and not one.penalty.stands(now) for one in self._of(model))
 
     def open_backends(self, model: str, weight: int = 1) -> tuple[tuple[BackendView, int], ...]:
         """The healthy backends of `model` with room for `weight` slots, each with its number of free ones."""
-        return tuple((backend.view, free) for backend in self._of(model) if (free := backend.free) >= weight)
+        known = self._of(model)
+        over = self._passed_over(known)
+        return tuple([(one.view, free) for one in known if (free := one.free) >= weight and one not in over])
 
     def room(self, model: str) -> Room | None:
         """Sums over the model's healthy backends; None: this node has no backend of that model, or none that stays."""
         known = [backend for backend in self._of(model) if not backend.view.leaving]
         if not known:
             return None
-        healthy = [backend for backend in known if backend.view.state is BackendState.HEALTHY]
-        slots, free = sum(len(b.slots) for b in healthy), sum(b.free for b in healthy)
-        contexts = [b.view.context for b in healthy if b.view.context is not None]
-        return Room(slots, slots - free, free, len(known), len(healthy), min(contexts, default=None))
+        over = self._passed_over(known)
+        slots, free, healthy, context = 0, 0, 0, None
+        for backend in known:
+            view = backend.view
+            if view.state is BackendState.HEALTHY:
+                slots, healthy = slots + len(backend.slots), healthy + 1
+                free += 0 if backend in over else backend.free
+                if view.context is not None and (context is None or view.context < context):
+                    context = view.context
+        return Room(slots, slots - free, free, len(known), healthy, context)
 
     def reserve(self, backend_id: str, *, weight: int = 1, prefer: int | None = None) -> Reservation | None:
         """Take `weight` slots of a backend now, or none at all.
@@ -286,18 +252,28 @@ class SlotBook:
         backend = self._backends.get(backend_id)
         if backend is None or backend.free < weight or backend.view.address is None:
             return None
-        choice = sorted((s for s in backend.slots if s.open), key=lambda s: (s.id != prefer, s.used_at, s.id))[:weight]
+        # Sorting keeps the order of equals, which is that of their numbers.
+        choice = sorted([slot for slot in backend.slots if slot.open], key=_used_at)
+        if prefer is not None:
+            choice.sort(key=lambda slot: slot.id != prefer)
+        del choice[weight:]
         now = self._clock.monotonic()
         for slot in choice:
             backend.set(slot, SlotState.RESERVED, at=now)
+        backend.penalty.sent(now)
         view, ids = backend.view, tuple(slot.id for slot in choice)
         return Reservation(view.id, view.model, view.incarnation, backend.view.address, ids)
 
-    def _held(self, reservation: Reservation) -> tuple[_Backend, list[_Slot]] | None:
-        backend = self._backends.get(reservation.backend)
-        if reservation.released or backend is None or backend.view.incarnation != reservation.incarnation:
+    def _held(self, reservation: Reservation) -> tuple[Occupancy, list[Slot]] | None:
+        backend = self._launch(reservation)
+        if reservation.released or backend is None:
             return None
-        return backend, [slot for slot in backend.slots if slot.id in reservation.slots]
+        return backend, [slot for number in reservation.slots if (slot := backend.slot(number)) is not None]
+
+    def _launch(self, reservation: Reservation) -> Occupancy | None:
+        """The backend, if it is still the launch that was reserved from."""
+        backend = self._backends.get(reservation.backend)
+        return backend if backend is not None and backend.view.incarnation == reservation.incarnation else None
 
     def enter(self, reservation: Reservation, state: SlotState) -> None:
         """Say what a reservation's slots are doing: running, saving or restoring."""
@@ -306,6 +282,11 @@ class SlotBook:
             now = self._clock.monotonic()
             for slot in slots:
                 backend.set(slot, state, at=now)
+
+    def saving(self, reservation: Reservation) -> bool:
+        """Whether the reservation is held for a save."""
+        held = self._held(reservation)
+        return held is not None and any(slot.state is SlotState.SAVING for slot in held[1])
 
     def release(self, reservation: Reservation, *, aborted: bool = False) -> None:
         """Give a reservation back. The second call does nothing.

@@ -17,11 +17,13 @@ from viiwork_core.engines.environment import child_environment, gpu_pin
 from viiwork_core.engines.folder import empty_private_folder
 from viiwork_core.engines.gate import LoadGate
 from viiwork_core.engines.health import HealthSettings, Ladder, Verdict
-from viiwork_core.engines.listener import Holder, Listener, free_port, listener, taken
+from viiwork_core.engines.listener import Holder, free_port, listener
 from viiwork_core.engines.plan import BackendPlan
-from viiwork_core.engines.process import Child, LineSink, Sits, epitaph, spawn
+from viiwork_core.engines.process import Child, LineSink, Sits, end_in_time, epitaph, spawn
 from viiwork_core.engines.run import Run
 from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.engines.surroundings import Surroundings
+from viiwork_core.engines.warm_up import WarmUp
 from viiwork_core.errors import EngineRefused, EngineUnreachable, PluginError, ViiworkError
 
 _log = structlog.get_logger("viiwork.engines")
@@ -31,7 +33,6 @@ _LOAD_POLL = 1.0
 _SOON = 0.05
 """First pause between the probes of a start: a small model loads in 0.1 s. Each pause that follows is twice as long,
 up to the usual one."""
-_END_BUDGET = 15.0
 
 _NO_PROBE = "a backend cannot be probed"
 _NO_LOAD = "a backend does not tell its load"
@@ -53,10 +54,12 @@ class Supervisor:
         node_id: str,
         clock: Clock,
         publish: Callable[[BackendView], None],
+        surroundings: Surroundings,
         incarnation: int = 0,
         refused: str = "",
     ) -> None:
         self._plan = plan
+        self._surroundings = surroundings
         self._engine = engine
         self._cache = cache
         self._health = health
@@ -131,16 +134,16 @@ class Supervisor:
     async def _needs_turn(self) -> bool:
         """Is there a model to load? Also finds a launch that cannot be built before the queue is waited through."""
         try:
-            return await self._engine.launch(self._placed()) is not None
+            return await self._engine.launch(await self._placed()) is not None
         except (EngineRefused, EngineUnreachable):
             return True
 
     async def _launches(self, sitter: Sits, loaded: Callable[[], None]) -> None:
         while not self._drains():
-            spec = self._placed()
-            run = Run(spec, self._plan.address or Address(spec.host, spec.port))
+            spec = await self._placed()
+            run = Run(spec, self._plan.address or Address(spec.host, spec.port), loaded)
             try:
-                await self._launch(run, sitter, loaded)
+                await self._launch(run, sitter)
             except (EngineRefused, EngineUnreachable) as error:
                 run.end(told(error))
             loaded()
@@ -156,25 +159,26 @@ class Supervisor:
             await anyio.sleep(self._ladder.delay)
         self._set(phase=None, **_GONE)
 
-    async def _launch(self, run: Run, sitter: Sits, loaded: Callable[[], None]) -> None:
+    async def _launch(self, run: Run, sitter: Sits) -> None:
         self._ladder.launched(self._now())
         launch = await self._engine.launch(run.spec)
         if launch is not None:
             if self._plan.spec.port and (holder := await listener(run.spec.port, None)).holder is not Holder.NOBODY:
-                run.end(_port_reason(run.spec, holder), hopeless=True)
+                run.end(run.without_port(holder), hopeless=True)
                 return
             await self._start(run, launch, sitter)
         try:
             self._launched(run)
-            await self._live(run, loaded)
+            await self._live(run)
         except anyio.get_cancelled_exc_class():
             self._set(state=BackendState.STOPPED, reason="stopping")
             raise
         finally:
             if run.child is not None:
-                await _end(run.child)
+                await end_in_time(run.child, self._engine.stop_timeout)
 
     async def _start(self, run: Run, launch: Launch, sitter: Sits) -> None:
+        await self._engine.advise(run.spec)
         if run.spec.cache_dir is not None:
             await empty_private_folder(run.spec.cache_dir)
         pin = gpu_pin(run.spec.vendor, run.spec.gpus)
@@ -192,14 +196,15 @@ class Supervisor:
             slots=run.spec.parallel,
         )
 
-    async def _live(self, run: Run, loaded: Callable[[], None]) -> None:
+    async def _live(self, run: Run) -> None:
         with run.scope:
             async with anyio.create_task_group() as tasks:
                 if run.child is not None:
                     tasks.start_soon(self._watch_exit, run, run.child)
                 await self._until_ready(run)
-                loaded()
+                run.loaded()
                 tasks.start_soon(self._watch_load, run)
+                tasks.start_soon(self._watch_cards, run)
                 if self._cache is not None:
                     tasks.start_soon(self._learn_fingerprint, run, self._cache)
                 await self._watch_health(run)
@@ -210,9 +215,14 @@ class Supervisor:
         await child.wait()
         run.end(epitaph(child), by_itself=True)
 
+    async def _watch_cards(self, run: Run) -> None:
+        if run.child and (reason := await self._surroundings.misplaced(run.spec, run.child.pid)):
+            run.end(reason)
+
     async def _until_ready(self, run: Run) -> None:
-        pause = _SOON
-        while not await self._ready(run):
+        pause, warm_up = _SOON, WarmUp(await self._engine.warm_up())
+        while not warm_up.over(self._now(), ready=await self._ready(run)):
+            self._set(phase=warm_up.phase(self._view.phase))
             if run.child is not None and self._ladder.patience_over(self._now()):
                 heard = f"; last heard: {self._view.reason}" if self._view.reason else ""
                 run.end(f"not ready within {self._plan.startup_timeout:g} s{heard}")
@@ -224,16 +234,19 @@ class Supervisor:
         if run.child is not None:
             found = await listener(run.spec.port, run.child.pid)
             if found.holder is Holder.STRANGER:
-                run.end(_port_reason(run.spec, found), by_itself=True, hopeless=bool(self._plan.spec.port))
+                run.end(run.without_port(found), by_itself=True, hopeless=bool(self._plan.spec.port))
             if found.holder is not Holder.OWN:
                 self._set(reason=f"does not listen on port {run.spec.port} yet")
                 return False
         try:
             probe = await self._engine.probe(run.address)
         except ViiworkError as error:
+            if isinstance(error, PluginError):
+                run.loaded()  # it may go on like this, and nobody else is to wait for it
             self._set(reason=told(error))
             return False
-        self._set(phase=probe.phase, progress=probe.progress, reason=probe.reason)
+        phase = self._view.phase if probe.ready else probe.phase
+        self._set(phase=phase, progress=probe.progress, reason=probe.reason)
         return probe.ready
 
     async def _watch_health(self, run: Run) -> None:
@@ -294,8 +307,8 @@ class Supervisor:
         except ViiworkError as error:
             _log.warning("caches of a backend are not shared", backend=self._plan.id, reason=told(error))
 
-    def _placed(self) -> Spec:
-        spec = self._plan.spec
+    async def _placed(self) -> Spec:
+        spec = await self._surroundings.of(self._plan.spec)
         return spec if spec.port or self._plan.address else replace(spec, port=free_port())
 
     def _die(self, reason: str) -> None:
@@ -332,15 +345,3 @@ _GONE: Mapping[str, Any] = {
     "fingerprint": None,
 }
 """What a backend without a process is no longer known for."""
-
-
-def _port_reason(spec: Spec, found: Listener) -> str:
-    return f"{spec.model}/{spec.index} cannot start: {taken(spec.port, found)}"
-
-
-async def _end(child: Child[LineSink]) -> None:
-    with anyio.CancelScope(shield=True):
-        with anyio.move_on_after(_END_BUDGET) as budget:
-            await child.end()
-        if budget.cancelled_caught:
-            child.kill()

@@ -23,7 +23,7 @@ from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
 from viiwork_core.engines.states import BackendView
 from viiwork_core.errors import CacheRefused, ViiworkError
 from viiwork_core.kvshare.holdings import Held, Holdings
-from viiwork_core.kvshare.planner import PARTLY_SHARE, Import, Skip, judge, plan_import, plan_save
+from viiwork_core.kvshare.planner import Import, Skip, check_count, judge, plan_import, plan_save, worth
 from viiwork_core.kvshare.receiving import receive, require_same
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
 from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel
@@ -35,10 +35,6 @@ from viiwork_core.registry.guard import Guard
 ASK_S = 5.0
 MOVE_S = 60.0
 """Deadline of a save or a restore: about 1 s a GB was measured, so this is far past the largest."""
-
-SLACK = 8
-"""Tokens by which a saved file may differ from the turn's count: the last token of an answer may or may not be in the
-cache, and templates close a message with a few."""
 
 T = TypeVar("T")
 
@@ -95,6 +91,7 @@ class Caches:
         self._clock = clock
         self._holdings = Holdings()
         self._promised: dict[Reservation, int] = {}
+        self._overtaken: set[Reservation] = set()
         self.imports: Counter[tuple[str, str]] = Counter()
         """(model, warmth or "unknown") -> turns that followed an import."""
 
@@ -123,6 +120,11 @@ class Caches:
         """The slot (None: the engine has none) where a backend holds a session, and how many tokens."""
         found = self._holdings.find(view.id, view.incarnation, session)
         return (found[0], found[1].tokens) if found else None
+
+    def replica_tokens(self, model: str, session: str) -> int | None:
+        """Tokens of a session's replica that lies here; None: there is none."""
+        replica = self._store.find(model, session) if self._store else None
+        return replica.header.tokens if replica else None
 
     def turn_of(self, session: str) -> int:
         """The newest turn of a session that this node knows, 0 for none."""
@@ -219,7 +221,7 @@ class Caches:
             covered = await guard.call(
                 "covers", ASK_S, lambda: cache.covers(spec, reservation.address, file, turn.path, turn.body)
             )
-            promised = _worth(replica.header.tokens, covered, extends_only=cache.limits.extends_only)
+            promised = worth(replica.header.tokens, covered, extends_only=cache.limits.extends_only)
             ref = SessionRef(turn.session, reservation.slot)
             restored = await guard.call(
                 "restore", MOVE_S, lambda: cache.restore(spec, reservation.address, ref, path.name)
@@ -240,8 +242,14 @@ class Caches:
             return
         self._holdings.put(*place, Held(turn.session, number, usage.total))
         shared = self._models.get(turn.reservation.model)
-        if shared is not None and self._sender is not None:
+        # What nobody named and nobody has gone on with is mostly a single question, and not worth a save.
+        if shared is not None and self._sender is not None and not turn.begins:
             await self._export(shared, turn, usage, number)
+
+    def overtaken(self, turn: Turn) -> None:
+        """The next turn has come before this one's cache was saved: what is saved by then is dropped."""
+        if self._book.saving(turn.reservation):
+            self._overtaken.add(turn.reservation)
 
     def _check_promise(self, turn: Turn, usage: Usage) -> None:
         promised = self._promised.pop(turn.reservation, None)
@@ -271,6 +279,13 @@ class Caches:
         except ViiworkError as error:
             _log.warning("kv save failed", model=model, session=turn.session, reason=error.message)
             return
+        finally:
+            overtaken = turn.reservation in self._overtaken
+            self._overtaken.discard(turn.reservation)
+        if overtaken:
+            path.unlink(missing_ok=True)
+            _log.info("kv save overtaken", model=model, session=turn.session, turn=number)
+            return
         label = ReplicaLabel(
             model=model, group=shared.group, fingerprint=fingerprint, session=turn.session, turn=number, tokens=tokens
         )
@@ -287,7 +302,7 @@ class Caches:
                 "save", MOVE_S, lambda: cache.save(spec, reservation.address, ref, path.name)
             )
             file = await anyio.to_thread.run_sync(cache.read, path)
-            _check_count(saved.tokens, file.tokens, usage)
+            check_count(saved.tokens, file.tokens, usage)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -295,11 +310,11 @@ class Caches:
 
     # From other members
 
-    async def take(self, chunks: AsyncIterator[bytes], key: bytes) -> Replica:
-        """Receive a replica. Raises CacheRefused, FingerprintMismatch or StoreFull."""
+    async def take(self, chunks: AsyncIterator[bytes], key: bytes, *previous: bytes) -> Replica:
+        """Receive a replica, sealed with one of the keys. Raises CacheRefused, FingerprintMismatch or StoreFull."""
         if self._store is None:
             raise CacheRefused("no model's caches are shared here")
-        replica = await receive(chunks, key=key, store=self._store, accepts=self._accept)
+        replica = await receive(chunks, key=key, previous=previous, store=self._store, accepts=self._accept)
         header = replica.header
         self._holdings.saw(header.session, header.turn)
         _log.info("kv received", model=header.model, session=header.session, turn=header.turn, bytes=header.length)
@@ -324,22 +339,3 @@ def _spec(shared: SharedModel, reservation: Reservation) -> Spec:
 def _folder(spec: Spec) -> Path:
     assert spec.cache_dir is not None, "a shared model's backends have a cache folder"
     return spec.cache_dir
-
-
-def _worth(tokens: int, covered: int | None, *, extends_only: bool) -> int:
-    """The tokens to expect from a restore. Raises CacheRefused when the prompt shares too little with the file."""
-    if covered is None:
-        return tokens
-    if extends_only and covered < tokens:
-        raise CacheRefused(f"the prompt extends {covered} of the replica's {tokens} tokens, and must extend all")
-    if covered < PARTLY_SHARE * tokens:
-        raise CacheRefused(f"the prompt shares {covered} of the replica's {tokens} tokens")
-    return covered
-
-
-def _check_count(saved: int, in_file: int | None, usage: Usage) -> None:
-    """A file with another number of tokens than the turn had is another session's, or cut."""
-    if in_file is not None and in_file != saved:
-        raise CacheRefused(f"the engine saved {saved} tokens, the file holds {in_file}")
-    if usage.prompt is None or usage.total is None or not usage.prompt - SLACK <= saved <= usage.total + SLACK:
-        raise CacheRefused(f"the file holds {saved} tokens, the turn had {usage.prompt} to {usage.total}")

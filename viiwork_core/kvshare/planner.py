@@ -9,14 +9,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from viiwork_core.errors import CacheRefused
 from viiwork_core.kvshare.holdings import Held
 from viiwork_core.kvshare.replicas import Replica
+from viiwork_core.kvshare.turns import Usage
 
 WARM_SHARE = 0.9
 """A turn that reused at least this share of its prompt was warm; also the share of a promise that keeps it."""
 
 PARTLY_SHARE = 0.3
 """A turn that reused at least this share of its prompt was partly warm."""
+
+SLACK = 8
+"""Tokens by which a saved file may differ from the turn's count: the last token of an answer may or may not be in the
+cache, and templates close a message with a few."""
 
 Target = TypeVar("Target")
 
@@ -127,3 +133,22 @@ def _warmth(share: float) -> Warmth:
 
 def _lost(held: Held, still: int | None) -> bool:
     return still is not None and still < WARM_SHARE * held.tokens
+
+
+def worth(tokens: int, covered: int | None, *, extends_only: bool) -> int:
+    """The tokens to expect from a restore. Raises CacheRefused when the prompt shares too little with the file."""
+    if covered is None:
+        return tokens
+    if extends_only and covered < tokens:
+        raise CacheRefused(f"the prompt extends {covered} of the replica's {tokens} tokens, and must extend all")
+    if covered < PARTLY_SHARE * tokens:
+        raise CacheRefused(f"the prompt shares {covered} of the replica's {tokens} tokens")
+    return covered
+
+
+def check_count(saved: int, in_file: int | None, usage: Usage) -> None:
+    """A file with another number of tokens than the turn had is another session's, or cut."""
+    if in_file is not None and in_file != saved:
+        raise CacheRefused(f"the engine saved {saved} tokens, the file holds {in_file}")
+    if usage.prompt is None or usage.total is None or not usage.prompt - SLACK <= saved <= usage.total + SLACK:
+        raise CacheRefused(f"the file holds {saved} tokens, the turn had {usage.prompt} to {usage.total}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 import anyio.to_thread
@@ -18,6 +18,7 @@ async def receive(
     chunks: AsyncIterator[bytes],
     *,
     key: bytes,
+    previous: Sequence[bytes] = (),
     store: ReplicaStore,
     accepts: Callable[[ReplicaHeader], None],
 ) -> Replica:
@@ -26,10 +27,12 @@ async def receive(
     `accepts` is called once on this loop, with the header that the first frame has proven and before anything is
     written; what it raises refuses the transfer. Decryption and disk work run in threads; a few MiB are held.
 
+    `previous`: keys that are still believed while the mesh changes its secret.
+
     Raises CacheRefused (damaged, cut short, not newer, forgotten meanwhile), StoreFull, and whatever `accepts` or
     `chunks` raise. After any of them, and after a cancellation, nothing of the transfer is left.
     """
-    opener = Opener(key)
+    opener = Opener(key, *previous)
     arrival: Arrival[Replica] | None = None
     try:
         async for piece in _gathered(chunks):

@@ -133,14 +133,17 @@ class Opener:
     `header` is None until the first frame has proven it. After a refusal nothing more is opened.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *previous: bytes) -> None:
+        """`previous`: further keys that the stream may be sealed with, while the mesh changes its secret."""
         self.header: ReplicaHeader | None = None
-        self._key = key
+        self._keys = (key, *previous)
         self._buffer = bytearray()
         self._step: Callable[[memoryview], bytes | None] = self._read_header_size
         self._wanted = _PREFIX
         self._claimed: ReplicaHeader | None = None
-        self._cipher: AESGCM | None = None
+        self._ciphers: list[AESGCM] = []
+        """Those that may fit: after the first frame the one that does."""
+
         self._opening = b""
         self._number = 0
         self._last = False
@@ -149,7 +152,7 @@ class Opener:
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Take more of the stream and return the blocks that are whole and proven. Blocking by decryption.
 
-        Raises CacheRefused for anything that `seal` with this key did not write.
+        Raises CacheRefused for anything that `seal` with one of the keys did not write.
         """
         self._buffer += data
         blocks: list[bytes] = []
@@ -180,7 +183,7 @@ class Opener:
         encoded = bytes(piece)
         wire = _decode(encoded, _WireHeader)
         self._opening += encoded
-        self._cipher = _cipher(self._key, bytes.fromhex(wire.salt))
+        self._ciphers = [_cipher(key, bytes.fromhex(wire.salt)) for key in self._keys]
         self._claimed = ReplicaHeader(**{name: getattr(wire, name) for name in ReplicaHeader.__struct_fields__})
         self._step, self._wanted = self._read_frame_size, _PREFIX
 
@@ -193,20 +196,26 @@ class Opener:
         self._step, self._wanted = self._read_frame, size
 
     def _read_frame(self, piece: memoryview) -> bytes:
-        assert self._cipher is not None
-        try:
-            block = self._cipher.decrypt(_nonce(self._number, self._last), piece, self._opening)
-        except InvalidTag:
-            raise CacheRefused(
-                f"frame {self._number} of the replica does not open: changed on its way, or sealed with another key",
-                remedy="both members need the same mesh secret",
-            ) from None
+        block = self._decrypted(piece)
         self.header = self._claimed
         self._number += 1
         self._complete = self._last
         if not self._last:
             self._step, self._wanted = self._read_frame_size, _PREFIX
         return block
+
+    def _decrypted(self, piece: memoryview) -> bytes:
+        for cipher in self._ciphers:
+            try:
+                block = cipher.decrypt(_nonce(self._number, self._last), piece, self._opening)
+            except InvalidTag:
+                continue
+            self._ciphers = [cipher]
+            return block
+        raise CacheRefused(
+            f"frame {self._number} of the replica does not open: changed on its way, or sealed with another key",
+            remedy="both members need the same mesh secret",
+        )
 
     def _refuse_rest(self, _piece: memoryview) -> None:
         self._complete = False

@@ -135,13 +135,13 @@ class Sender(Generic[Target]):
 
     A newer save replaces one that waits; one under way is left to finish. Saves that wait or are under way hold at most
     `max_bytes` of disk: the longest waiting is given up first. Lives on one loop. `ended` is called on that loop once
-    for every offered save.
+    for every offered save. `key`: the key, or what tells the one in use when a send begins.
     """
 
     def __init__(
         self,
         put: Put[Target],
-        key: bytes,
+        key: bytes | Callable[[], bytes],
         clock: Clock,
         *,
         max_bytes: int,
@@ -150,7 +150,8 @@ class Sender(Generic[Target]):
         ended: Callable[[Delivery[Target]], None] = lambda _: None,
     ) -> None:
         self.counts = SendCounts()
-        self._put, self._key, self._clock = put, key, clock
+        self._put, self._clock = put, clock
+        self._key: Callable[[], bytes] = (lambda: key) if isinstance(key, bytes) else key
         self._max_bytes, self._parallel, self._timeout = max_bytes, parallel, timeout
         self._ended = ended
         self._waiting: dict[tuple[str, str], Save[Target]] = {}
@@ -221,7 +222,7 @@ class Sender(Generic[Target]):
         with anyio.move_on_after(self._timeout) as scope:
             try:
                 header = await anyio.to_thread.run_sync(describe, save.path, save.label)
-                transfer.stream = sealed_file(save.path, self._key, header)
+                transfer.stream = sealed_file(save.path, self._key(), header)
                 async with aclosing(transfer.stream):
                     await self._put(save.target, transfer.stream)
                 transfer.error = None

@@ -21,6 +21,9 @@ class Turn:
     body: bytes
     """The request as the client sent it."""
 
+    begins: bool = False
+    """The first turn of a conversation that nobody named: it may well be the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -53,10 +53,18 @@ class Body:
             return None
         return _list.decode(raw)
 
+    def written(self, name: str) -> msgspec.Raw | None:
+        """A field as it is written; None when it is absent."""
+        return self._fields.get(name)
+
     def set(self, name: str, value: object) -> None:
         """Set a field in what goes out."""
         self._fields[name] = msgspec.Raw(msgspec.json.encode(value))
         self._changed = True
+
+    def settle(self) -> None:
+        """Count what was changed so far as what came."""
+        self.raw, self._changed = self.edited(), False
 
     def drop(self, name: str) -> None:
         """Leave a field out of what goes out."""

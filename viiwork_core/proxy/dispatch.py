@@ -107,8 +107,9 @@ class Dispatcher:
         self.wake()
         late = self._router.expire(self._clock.monotonic())
         for ticket in late:
-            model, limit = ticket.query.model, f"{self._queue_timeout:g}s"
-            self._waiting[ticket].set_exception(NoFreeSlot(f"no free slot for {model} within {limit}", retry_after=2))
+            what = f"no free slot for {ticket.query.model} within {self._queue_timeout:g}s"
+            again = self._router.retry_after(ticket, self._clock.monotonic())
+            self._waiting[ticket].set_exception(NoFreeSlot(what, retry_after=again))
         if late:
             self.wake()
         self._arm()

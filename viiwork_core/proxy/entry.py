@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from viiwork_core.clock import Clock
 from viiwork_core.engines.slots import SlotBook
-from viiwork_core.errors import BackendFailed, ModelNotServed, NoCapacity, NoFreeSlot, QueueFull, ViiworkError
+from viiwork_core.errors import (
+    AnswerCut,
+    BackendFailed,
+    ModelNotServed,
+    NoCapacity,
+    NoFreeSlot,
+    QueueFull,
+    ViiworkError,
+)
 from viiwork_core.proxy.dispatch import Dispatcher
-from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.exchange import Exchange, Try
 from viiwork_core.proxy.execute import Executor
 from viiwork_core.proxy.forward import Forwarder
+from viiwork_core.proxy.patience import Patience, patience_there, wore_out
 from viiwork_core.routing.backends import LocalBackends
 from viiwork_core.routing.router import Router
-from viiwork_core.routing.ticket import Here, Placement, Ticket
+from viiwork_core.routing.ticket import PATIENCE, Here, Placement, There, Ticket
+
+QUEUED = "X-Viiwork-Queued-Ms"
+
+MARGIN = 5.0
+"""Seconds beyond a peer's own patience, so that it may say that it has run out, and has tried all it could."""
+
+IMPORT = 70.0
+"""Seconds that a session's cache may take to be imported there, before the peer's patience begins."""
 
 
 class Receiver:
@@ -25,8 +44,9 @@ class Receiver:
         """Raises ModelNotServed, NoFreeSlot, NotFound, or BackendFailed as the 503 that sends the origin elsewhere."""
         request = exchange.request
         model = request.query.model
-        if self._local.room(model) is None:
+        if self._local.room(model) is None or self._local.given_up(model) is not None:
             raise ModelNotServed(f"{model} is not served here", retry_after=1)
+        self._executor.overtake(request.query)
         reservation = self._local.reserve(request.query, request.weight)
         if reservation is None:
             raise NoFreeSlot("no free slot")
@@ -67,8 +87,10 @@ class Entry:
         After the first place, routing.forward_retry more are taken from what is free now; then one last place may be
         waited for with what is left of the time. Raises what the client gets, or AnswerCut after the first byte.
         """
-        ticket = self._ticket(exchange)
+        ticket = exchange.ticket = self._ticket(exchange)
         errors: list[ViiworkError] = []
+        if self._router.may_stay(ticket):
+            self._executor.overtake(ticket.query)
         placement: Placement | None = await self._acquire(ticket, exchange)
         retries = self._forward_retry
         while placement is not None:
@@ -79,7 +101,7 @@ class Entry:
             retries -= 1
         if await self._served(exchange, await self._last(ticket, exchange, errors), errors):
             return
-        raise _summary(errors)
+        raise self._summary(errors, ticket)
 
     async def _served(self, exchange: Exchange, placement: Placement, errors: list[ViiworkError]) -> bool:
         """Whether the place answered. What may go elsewhere is added to `errors`; all else is raised."""
@@ -89,6 +111,8 @@ class Entry:
             if exchange.started or error.retry != "elsewhere":
                 raise
             errors.append(error)
+            place, took = exchange.place or placement.name, self._clock.monotonic() - exchange.granted_at
+            exchange.tries.append(Try(place, took, error.message))
             return False
         await exchange.finish()
         return True
@@ -101,13 +125,29 @@ class Entry:
         except (NoFreeSlot, QueueFull):
             # That no room came is no news to a client whom something failed before.
             if not all(_is_refusal(error) for error in errors):
-                raise _summary(errors) from None
+                raise self._summary(errors, ticket) from None
             raise
+
+    def _summary(self, errors: list[ViiworkError], ticket: Ticket) -> ViiworkError:
+        """What to tell a client whom no route could serve: refusals for want of room are not failures."""
+        if all(_is_refusal(error) for error in errors):
+            again = self._router.retry_after(ticket, self._clock.monotonic())
+            return NoCapacity("no route has capacity", retry_after=again)
+        reasons = "; ".join(dict.fromkeys(error.message for error in errors))
+        return BackendFailed(f"no route could serve the request: {reasons}")
 
     def _ticket(self, exchange: Exchange) -> Ticket:
         request = exchange.request
         deadline = self._clock.monotonic() + self._queue_timeout
-        return Ticket(query=request.query, weight=request.weight, deadline=deadline, pin=request.pin)
+        return Ticket(
+            query=request.query,
+            weight=request.weight,
+            deadline=deadline,
+            pin=request.pin,
+            prefer=request.prefer,
+            request=request.id,
+            patient_until=deadline - (1 - PATIENCE) * self._queue_timeout,
+        )
 
     async def _acquire(self, ticket: Ticket, exchange: Exchange, *, again: bool = False) -> Placement:
         try:
@@ -115,7 +155,7 @@ class Entry:
             return await self._dispatcher.acquire(ticket, self._give_back, again=again, tell=tell)
         finally:
             exchange.queued_s = ticket.waited
-            exchange.extra["X-Viiwork-Queued-Ms"] = str(round(exchange.queued_s * 1000))
+            exchange.extra[QUEUED] = str(round(exchange.queued_s * 1000))
 
     def _give_back(self, placement: Placement) -> None:
         if isinstance(placement, Here):
@@ -130,23 +170,42 @@ class Entry:
             return
         assert self._forwarder is not None, "a node without a mesh has no peers to place on"
         try:
-            await self._forwarder.run(exchange, placement.member)
-        except ViiworkError as error:
-            if error.retry == "elsewhere":
-                self._router.refused(placement, self._clock.monotonic())
-            raise
+            await self._forwarded(exchange, placement, self._forwarder)
         finally:
             self._router.returned(placement)
             self._dispatcher.wake()
 
+    async def _forwarded(self, exchange: Exchange, placement: There, forwarder: Forwarder) -> None:
+        request = exchange.request
+        limit = patience_there(request, self._router.about(placement))
+        last = limit + (IMPORT if request.query.session else MARGIN) if request.stream else None
+        exchange.placed(self._clock.monotonic(), peer=placement.member.node)
+        exchange.asked_at = exchange.granted_at
+        try:
+            with Patience(exchange, limit, lambda: self._is_lost(placement), last=last):
+                await forwarder.run(exchange, placement.member)
+        except (ViiworkError, asyncio.CancelledError) as error:
+            gave_up = request.stream and wore_out(exchange, limit, self._clock.monotonic())
+            if gave_up if isinstance(error, asyncio.CancelledError) else _is_failure(error):
+                self._refused(exchange, placement)
+            raise
+        if exchange.is_failure:
+            self._refused(exchange, placement)
+        elif exchange.first_byte_at is not None:
+            self._router.served(placement, exchange.first_byte_at)
+
+    def _is_lost(self, placement: There) -> bool:
+        return not self._router.hears(placement, self._clock.monotonic())
+
+    def _refused(self, exchange: Exchange, placement: There) -> None:
+        now = self._clock.monotonic()
+        self._router.refused(placement, now, silence=exchange.silence(now))
+
+
+def _is_failure(error: ViiworkError) -> bool:
+    """Whether an error says that another host should be asked next time."""
+    return error.retry == "elsewhere" or isinstance(error, AnswerCut)
+
 
 def _is_refusal(error: ViiworkError) -> bool:
     return isinstance(error, (NoFreeSlot, NoCapacity, ModelNotServed))
-
-
-def _summary(errors: list[ViiworkError]) -> ViiworkError:
-    """What to tell a client whom no route could serve: refusals for want of room are not failures."""
-    if all(_is_refusal(error) for error in errors):
-        return NoCapacity("no route has capacity", retry_after=2)
-    reasons = "; ".join(dict.fromkeys(error.message for error in errors))
-    return BackendFailed(f"no route could serve the request: {reasons}")

@@ -11,13 +11,15 @@ import aiohttp
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.engine import Wire
+from viiwork_core.contracts.policy import Query, Score
 from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
-from viiwork_core.errors import BackendFailed, InvalidRequest, NoFreeSlot, NotFound, ViiworkError
+from viiwork_core.errors import AnswerCut, BackendFailed, InvalidRequest, NoFreeSlot, NotFound, ViiworkError
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.headers import outgoing
+from viiwork_core.proxy.patience import Patience, patience_for, wore_out
 from viiwork_core.proxy.relay import asks_usage, relay
 from viiwork_core.proxy.request import InferenceRequest
 from viiwork_core.proxy.upstream import Upstream
@@ -56,7 +58,11 @@ class Executor:
         spawn: Spawn,
         released: Callable[[], None],
         poke: Callable[[str], None],
+        first_byte_timeout: Callable[[str], float | None] = lambda _: None,
+        score: Callable[[str], Score | None] = lambda _: None,
     ) -> None:
+        """`first_byte_timeout`: of a model, in seconds, where its configuration says one. `score`: a model's, as
+        measured here."""
         self._node = node
         self._book = book
         self._wires = wires
@@ -66,6 +72,10 @@ class Executor:
         self._spawn = spawn
         self._released = released
         self._poke = poke
+        self._first_byte_timeout = first_byte_timeout
+        self._score = score
+        self._after_turns: dict[tuple[str, str], Turn] = {}
+        """By model and session, the turns whose caches are being saved."""
 
     async def run(self, exchange: Exchange, reservation: Reservation) -> None:
         """Serve a request on its reservation, all but the answer's end, and release it, whatever happens.
@@ -92,21 +102,50 @@ class Executor:
         except BaseException as error:
             if isinstance(error, BackendFailed):
                 self._book.doubt(reservation.backend)
+            if self._is_to_blame(error, exchange, reservation):
+                self._failed(exchange, reservation)
             # What was never sent leaves the slot as it was; of all else the engine must say when it is done with it.
             aborted = not isinstance(error, (NotFound, InvalidRequest))
             self._release(reservation, aborted=aborted, silent=_client_left(error) and exchange.first_byte_at is None)
             raise
+        if exchange.is_failure:
+            self._failed(exchange, reservation)
+        elif exchange.first_byte_at is not None:
+            self._book.served(reservation, answered_at=exchange.first_byte_at)
         if turn is not None and exchange.status == 200:
             self._spawn(self._after(turn, exchange.usage))
         else:
             self._release(reservation)
+
+    def _is_to_blame(self, error: BaseException, exchange: Exchange, reservation: Reservation) -> bool:
+        """Whether the backend has failed. A client that gave it up after a long silence has seen it fail too."""
+        if isinstance(error, (BackendFailed, NoFreeSlot, AnswerCut)):
+            return True
+        if not _client_left(error) or not wore_out(
+            exchange, self._patience(exchange, reservation), self._clock.monotonic()
+        ):
+            return False
+        return exchange.request.stream or self._idles(reservation)
+
+    def _patience(self, exchange: Exchange, reservation: Reservation) -> float:
+        model, view = exchange.request.query.model, self._book.find(reservation.backend)
+        side_by_side = 1 if view is None else max(1, view.slots)
+        return patience_for(exchange.request, self._first_byte_timeout(model), self._score(model), side_by_side)
+
+    def _idles(self, reservation: Reservation) -> bool:
+        pinned = self._wires[reservation.model].slot_field is not None and reservation.slot is not None
+        return self._book.idles(reservation, pinned=pinned)
+
+    def _failed(self, exchange: Exchange, reservation: Reservation) -> None:
+        silence = exchange.silence(self._clock.monotonic())
+        self._book.failed(reservation, begun=exchange.granted_at, silence=silence)
 
     def _turn(self, request: InferenceRequest, reservation: Reservation) -> Turn | None:
         """The turn whose cache may move. A request over several slots has no one cache."""
         session = request.query.session
         if session is None or reservation.slot is None:
             return None
-        return Turn(session, reservation, request.path, request.body.raw)
+        return Turn(session, reservation, request.path, request.body.raw, request.query.begins)
 
     async def _serve(self, exchange: Exchange, reservation: Reservation, turn: Turn | None) -> None:
         wire = self._wires[reservation.model]
@@ -121,8 +160,12 @@ class Executor:
         sending = self._upstream.post(
             reservation.address, request.path, headers=headers, body=body, keep_alive=wire.keep_alive
         )
-        async with sending as response:
-            await self._answer(exchange, reservation, wire, response)
+        exchange.asked_at = self._clock.monotonic()
+        limit = self._patience(exchange, reservation)
+        last = limit if request.stream else None
+        with Patience(exchange, limit, lambda: self._idles(reservation), last=last):
+            async with sending as response:
+                await self._answer(exchange, reservation, wire, response)
 
     async def _answer(
         self, exchange: Exchange, reservation: Reservation, wire: Wire, response: aiohttp.ClientResponse
@@ -141,8 +184,10 @@ class Executor:
 
     @staticmethod
     def _headers(request: InferenceRequest, wire: Wire) -> list[tuple[str, str]]:
-        own = {name.lower() for name, _ in wire.headers}
-        headers = [pair for pair in outgoing(request.headers, without=wire.session_header) if pair[0] not in own]
+        headers = outgoing(request.headers, without=wire.session_header)
+        if wire.headers:
+            own = {name.lower() for name, _ in wire.headers}
+            headers = [pair for pair in headers if pair[0] not in own]
         headers += [("x-request-id", request.id), *wire.headers]
         if wire.session_header is not None and request.query.session is not None:
             headers.append((wire.session_header, request.query.session))
@@ -150,6 +195,8 @@ class Executor:
 
     @staticmethod
     def _body(request: InferenceRequest, reservation: Reservation, wire: Wire) -> bytes:
+        if wire.slot_field is None and wire.model is None and not asks_usage(request, wire):
+            return request.body.raw
         body: Body = request.body.copy()
         if wire.slot_field is not None:
             body.drop(wire.slot_field)
@@ -164,9 +211,23 @@ class Executor:
 
     async def _after(self, turn: Turn, usage: Usage) -> None:
         """The rest of a turn, when the client has its answer already."""
+        key = turn.reservation.model, turn.session
+        self._after_turns[key] = turn
         try:
             await self._caches.after(turn, usage)
         finally:
+            if self._after_turns.get(key) is turn:
+                del self._after_turns[key]
+            self._release(turn.reservation)
+
+    def overtake(self, query: Query) -> None:
+        """A session's next turn is here: if the cache of the last one is still being saved, that comes to nothing.
+
+        The engine finishes what it does and then serves the turn, in the slot that holds its cache.
+        """
+        turn = self._after_turns.pop((query.model, query.session), None) if query.session is not None else None
+        if turn is not None:
+            self._caches.overtaken(turn)
             self._release(turn.reservation)
 
     def _release(self, reservation: Reservation, *, aborted: bool = False, silent: bool = False) -> None:

@@ -20,6 +20,12 @@ SESSION = "X-Viiwork-Session"
 TURN = "X-Viiwork-Turn"
 """The session's newest turn that the entry node knows, so that the executing node counts on from there."""
 
+CHAIN = "X-Viiwork-Chain"
+"""The hash that the conversation is known by at this turn, 16 hex characters: the executing node publishes it."""
+
+BEGINS = "X-Viiwork-Begins"
+"""1: it is the conversation's first turn, which may go to any backend."""
+
 UNPROVEN = 401
 
 
@@ -38,7 +44,6 @@ class Forwarder:
         Raises NoFreeSlot when it refuses and BackendFailed when it fails, both before the first byte; AnswerCut.
         """
         request = exchange.request
-        exchange.placed(self._clock.monotonic(), peer=member.node)
         opening = self._links.open_post(member, request.path, headers=self._headers(request), body=request.body.raw)
         async with opening as response:
             if response.status in REFUSALS:
@@ -52,4 +57,8 @@ class Forwarder:
         if request.query.session is not None:
             headers.append((SESSION, request.query.session))
             headers.append((TURN, str(self._turn_of(request.query.session))))
+        if request.link is not None:
+            headers.append((CHAIN, f"{request.link:016x}"))
+        if request.query.begins:
+            headers.append((BEGINS, "1"))
         return headers

@@ -72,7 +72,9 @@ def _vary_without_origin(value: bytes) -> bytes:
 
 def first(headers: Iterable[Raw], name: bytes) -> str | None:
     """The first value of a header, stripped; None when it is absent or blank."""
+    length = len(name)
     for key, value in headers:
-        if key.lower() == name:
+        # Few names are of the same length, and each request is looked through seven times.
+        if len(key) == length and key.lower() == name:
             return value.decode("latin-1").strip() or None
     return None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 
 import aiohttp
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.engine import StreamEnd, UsageSource, Wire
-from viiwork_core.errors import AnswerCut
+from viiwork_core.errors import AnswerCut, BackendFailed
 from viiwork_core.proxy.engine_errors import LONGEST_ERROR, engine_error
 from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.failure_event import FailureEvent
 from viiwork_core.proxy.headers import Raw
 from viiwork_core.proxy.request import InferenceRequest
 from viiwork_core.proxy.usage import AnswerEnd
@@ -18,6 +21,10 @@ from viiwork_core.proxy.usage_chunk import UsageChunkFilter
 
 PEER = Wire(endpoints=frozenset())
 """A peer's answer passes unchanged: its node has done what its engine needs."""
+
+
+_FIRST_WITHIN_S = 0.2
+"""An engine that answers with its failure and nothing else says so at once."""
 
 
 def asks_usage(request: InferenceRequest, wire: Wire) -> bool:
@@ -30,7 +37,9 @@ async def relay(
 ) -> None:
     """Pass an answer on, with `extra` headers of ours, all but its end, which is left to Exchange.finish.
 
-    Raises AnswerCut when the upstream breaks off, also where only a missing `[DONE]` tells.
+    Raises AnswerCut when the upstream breaks off, also where only a missing `[DONE]` tells, or says in an event that it
+    has failed. That event is the last thing that the client gets, unless it would be the first: BackendFailed, where
+    the connection's end is no proof and the answer can wait for its first bytes.
     """
     streamed = exchange.streams = _is_stream(exchange.request, response)
     if exchange.announced and not streamed:
@@ -38,29 +47,69 @@ async def relay(
         exchange.status = response.status
         await exchange.fail(error)
         return
+    # iter_any gives all that has arrived, so what is buffered goes out in one write and nothing waits for more.
+    chunks: AsyncIterator[bytes] = response.content.iter_any()
+    if streamed and wire.stream_end is StreamEnd.DONE:
+        chunks = await _begun(chunks)
+    failure = FailureEvent()
     usage_chunk = UsageChunkFilter() if streamed and asks_usage(exchange.request, wire) else None
-    headers = _without_length(response.raw_headers) if usage_chunk else response.raw_headers
+    # Less or more may go out than came.
+    edited = usage_chunk is not None or (streamed and exchange.tells_place)
+    headers = _without_length(response.raw_headers) if edited else response.raw_headers
     await exchange.begin(response.status, headers, from_peer=wire is PEER, extra=extra)
     end = AnswerEnd(stream=streamed)
     try:
-        # iter_any gives all that has arrived, so what is buffered goes out in one write and nothing waits for more.
-        async for chunk in response.content.iter_any():
-            if exchange.first_byte_at is None:
-                exchange.first_byte_at = clock.monotonic()
+        async for whole in chunks:
+            chunk = failure.feed(whole) if streamed else whole
+            exchange.saw(chunk, clock)
             end.feed(chunk)
             passed = usage_chunk.feed(chunk) if usage_chunk else chunk
-            if response.content.at_eof():
+            if failure.message is not None or response.content.at_eof():
                 exchange.last = passed
-            elif passed:
+                break
+            if passed:
                 await exchange.pass_on(passed)
     except (aiohttp.ClientError, OSError) as error:
         raise AnswerCut(f"the answer broke off: {error}") from error
     if usage_chunk:
         exchange.last += usage_chunk.finish()
-    if streamed and wire.stream_end is StreamEnd.DONE and not end.done:
+    if streamed and (cut := _cut(failure, wire, end)):
         await exchange.pass_on(exchange.last)
-        raise AnswerCut("the stream ended without [DONE]")
-    exchange.usage = end.usage()
+        raise AnswerCut(cut)
+    exchange.read(end)
+
+
+def _cut(failure: FailureEvent, wire: Wire, end: AnswerEnd) -> str:
+    """Why a stream that has ended is not whole, or nothing."""
+    failure.finish()
+    if failure.message is not None:
+        return f"the engine failed: {failure.message}"
+    if wire.stream_end is StreamEnd.DONE and not end.done:
+        return "the stream ended without [DONE]"
+    return ""
+
+
+async def _begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same stream, once its first bytes are here or the time is up that its head can wait for them.
+
+    Raises BackendFailed when they are the engine's failure: nothing has been sent, so another route may do better.
+    """
+    first, failure = b"", FailureEvent()
+    # A stream that breaks off breaks off at the next question, too. One that waits is to be seen waiting.
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(_FIRST_WITHIN_S):
+            first = await anext(chunks, b"")
+    failure.feed(first)
+    if failure.message is not None and failure.leads:
+        raise BackendFailed(f"the engine failed: {failure.message}")
+    return _chained(first, chunks)
+
+
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for chunk in rest:
+        yield chunk
 
 
 async def _text(response: aiohttp.ClientResponse) -> bytes:

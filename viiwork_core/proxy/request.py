@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
-import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ import anyio.to_thread
 import msgspec
 
 from viiwork_core.contracts.policy import Query
-from viiwork_core.errors import BodyTooLarge, InvalidRequest
+from viiwork_core.errors import BodyTooLarge, InvalidRequest, RequestLate
 from viiwork_core.proxy.body import Body, first_byte
 from viiwork_core.proxy.budget import Share
 from viiwork_core.proxy.headers import Raw, first
+from viiwork_core.routing.sessions import Found
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,12 +28,20 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 LARGE = 1024 * 1024
 """Bodies over this are parsed and hashed in a thread (31 MiB take 58 ms to parse and 31 ms to hash)."""
 
+SILENCE_S = 30.0
+"""How long a client may send nothing of a body that is not complete."""
+
 LONGEST_NAME = 256
 """Characters of a model's name; no node can report a longer one."""
 
+_chance = random.Random()  # noqa: S311  # ids tell requests apart and keep no secret; a system call each is dear
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ONE, _NUMBER = msgspec.Raw(b'""'), frozenset(bytes([digit]) for digit in b"-0123456789")
 _HOST = re.compile(r"[A-Za-z0-9.:_\-\[\]]{1,253}")
+
+PREFER = b"x-viiwork-prefer"
+MOST_PREFERRED = 8
+"""Hosts that a request may prefer."""
 
 
 class ClientGone(Exception):  # an event, caught by name where the request is handled
@@ -56,15 +66,55 @@ class InferenceRequest:
     """The client asked for a stream's usage chunk itself."""
 
     pin: str | None
+    prefer: tuple[str, ...] = ()
+    """Hosts that are tried first, where they have room."""
+
+    alias: str | None = None
+    """What the client called the model, where that is an alias."""
+
+    found: Found = Found.NONE
+    """How its session was found."""
+
+    link: int | None = None
+    """The hash that its conversation is known by at this turn; None: it shows nothing of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose turn a request is."""
+
+    session: str | None = None
+    """Keyed hash, hex; None: nobody's."""
+
+    begins: bool = False
+    continues: bool = False
+    link: int | None = None
+    """As of InferenceRequest."""
+
+    found: Found = Found.NONE
+    """How the session was found."""
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, share: Share | None = None) -> bytes:
-    """The whole body, counted in `share`. Raises ClientGone, and BodyTooLarge or BodiesFull before reading more."""
+    """The whole body, counted in `share`.
+
+    Raises ClientGone, RequestLate after SILENCE_S without news, and BodyTooLarge or BodiesFull before reading more.
+    """
     announced = first(scope["headers"], b"content-length")
     if announced is not None and announced.isdecimal() and int(announced) > limit:
         raise _too_large(limit)
     if share is not None and announced is not None and announced.isdecimal():
         share.announce(int(announced))
+    try:
+        async with asyncio.timeout(SILENCE_S) as silence:
+            return await _whole(receive, limit, share, silence)
+    except TimeoutError:
+        what = f"nothing of the body has come for {SILENCE_S:g} seconds"
+        raise RequestLate(what, remedy="send all that Content-Length announces, or end the chunks") from None
+
+
+async def _whole(receive: Receive, limit: int, share: Share | None, silence: asyncio.Timeout) -> bytes:
+    now = asyncio.get_running_loop().time
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -79,6 +129,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, share: Share | N
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
+        silence.reschedule(now() + SILENCE_S)
 
 
 def _too_large(limit: int) -> BodyTooLarge:
@@ -93,7 +144,7 @@ async def parse_body(raw: bytes) -> Body:
 def request_id(headers: list[Raw]) -> str:
     """The client's X-Request-Id if it is a plain word, else a new one."""
     given = first(headers, b"x-request-id")
-    return given if given and _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
+    return given if given and _REQUEST_ID.fullmatch(given) else f"req-{_chance.getrandbits(96):024x}"
 
 
 def session_value(headers: list[Raw]) -> str | None:
@@ -103,6 +154,8 @@ def session_value(headers: list[Raw]) -> str | None:
 
 def pinned_host(query_string: bytes) -> str | None:
     """The host in ?host=; absent, blank or "mesh" = none. Compared with node names, never dialled."""
+    if not query_string:
+        return None
     values = parse_qs(query_string.decode("latin-1"), keep_blank_values=True).get("host", [])
     host = values[0].strip() if values else ""
     if host in ("", "mesh"):
@@ -112,13 +165,63 @@ def pinned_host(query_string: bytes) -> str | None:
     return host
 
 
-def build(scope: Scope, body: Body, session: str | None, *, pin: str | None, rid: str) -> InferenceRequest:
-    """Put a request together. Raises InvalidRequest for a missing or malformed field."""
+def preferred_hosts(query_string: bytes, headers: list[Raw]) -> tuple[str, ...]:
+    """The hosts in ?prefer=a,b, else in X-Viiwork-Prefer: each once, in that order; blanks and "mesh" are none.
+
+    Compared with node names, never dialled. Raises InvalidRequest.
+    """
+    values = parse_qs(query_string.decode("latin-1")).get("prefer") if query_string else None
+    said = values[0] if values and values[0].strip() else first(headers, PREFER)
+    if said is None:
+        return ()
+    names = [name for name in map(str.strip, said.split(",")) if name not in ("", "mesh")]
+    if len(names) > MOST_PREFERRED or not all(map(_HOST.fullmatch, names)):
+        remedy = f"name at most {MOST_PREFERRED} nodes as /v1/status does, with commas between"
+        raise InvalidRequest("invalid prefer parameter", remedy=remedy)
+    return tuple(dict.fromkeys(names))
+
+
+async def resolved(body: Body, resolve: Callable[[str], str | None]) -> str | None:
+    """Write the model that an alias stands for into the body; the alias, None: the body names none."""
+    name = body.get("model")
+    model = resolve(name) if isinstance(name, str) else None
+    if model is None:
+        return None
+    body.set("model", model)
+    if len(body.raw) > LARGE:
+        await anyio.to_thread.run_sync(body.settle)
+    else:
+        body.settle()
+    return str(name)
+
+
+def model_of(body: Body) -> str:
+    """The model that a body names. Raises InvalidRequest."""
     model = body.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidRequest("model is required", remedy='send {"model": NAME}; GET /v1/models lists the names')
     if len(model) > LONGEST_NAME:
         raise InvalidRequest(f"model is longer than {LONGEST_NAME} characters")
+    return model
+
+
+def build(
+    scope: Scope,
+    body: Body,
+    whose: Whose,
+    *,
+    pin: str | None,
+    rid: str,
+    prefer: tuple[str, ...] = (),
+    alias: str | None = None,
+    prompt_tokens: int | None = None,
+) -> InferenceRequest:
+    """Put a request together. `prompt_tokens`: None: a quarter of its bytes.
+
+    Raises InvalidRequest for a missing or malformed field.
+    """
+    model = model_of(body)
+    tokens = max(1, len(body.raw) // 4) if prompt_tokens is None else prompt_tokens
     options = body.get("stream_options")
     return InferenceRequest(
         id=rid,
@@ -126,11 +229,15 @@ def build(scope: Scope, body: Body, session: str | None, *, pin: str | None, rid
         target=target(scope),
         headers=scope["headers"],
         body=body,
-        query=Query(model=model, session=session, prompt_tokens=max(1, len(body.raw) // 4)),
+        query=Query(model, whose.session, tokens, begins=whose.begins, continues=whose.continues),
         weight=_weight(scope["path"], body),
         stream=body.get("stream") is True,
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         pin=pin,
+        prefer=prefer,
+        alias=alias,
+        found=whose.found,
+        link=whose.link,
     )
 
 

@@ -60,6 +60,11 @@ class AnswerEnd:
             self._size -= len(self._chunks.popleft())
 
     @property
+    def text(self) -> bytes:
+        """What is kept."""
+        return b"".join(self._chunks)
+
+    @property
     def kept(self) -> int:
         """How many bytes are kept."""
         return self._size
@@ -67,11 +72,11 @@ class AnswerEnd:
     @property
     def done(self) -> bool:
         """Whether the stream's last line of data is `data: [DONE]`. A model may well write that inside a line."""
-        return next(_data_from_end(b"".join(self._chunks)), b"") == b"[DONE]"
+        return next(_data_from_end(self.text), b"") == b"[DONE]"
 
     def usage(self) -> Usage:
         """The counts, as far as the engine gave them."""
-        text = b"".join(self._chunks)
+        text = self.text
         if not self._stream:
             return _read(text) or Usage()
         if not _tells(text):

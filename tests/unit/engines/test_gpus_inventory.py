@@ -157,6 +157,29 @@ def test_a_machine_without_cards_has_none_and_needs_no_loop(tools: Tools) -> Non
     assert asyncio.run(inventory.users()) is None
 
 
+def test_who_waits_for_the_first_look_waits_no_longer(tools: Tools, gfx906: Path, tmp_path: Path) -> None:
+    async def known_after(inventory: Inventory) -> int | None:
+        running = asyncio.create_task(inventory.run())
+        await inventory.settled()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        gpus = inventory.gpus()
+        return None if gpus is None else len(gpus)
+
+    for vendor, root, cards in [(Vendor.AMD, gfx906, 1), (Vendor.AMD, tmp_path, None), (Vendor.NONE, tmp_path, 0)]:
+        inventory = Inventory(vendor, tools.run, clock=FakeClock(), root=root)
+        found = asyncio.run(known_after(inventory))
+        assert (found is None) == (cards is None)
+        assert bool(found) == bool(cards)
+
+
+def test_one_look_is_enough_for_a_command(tools: Tools, gfx906: Path) -> None:
+    inventory = Inventory(Vendor.AMD, tools.run, clock=FakeClock(), root=gfx906)
+    asyncio.run(inventory.look())
+    assert [gpu.target for gpu in inventory.gpus() or ()][:1] == ["gfx906"]
+
+
 def test_this_machine_for_real() -> None:
     """Whatever it has: one vendor, and cards exactly where there is one."""
     run = Commands("test-node").run

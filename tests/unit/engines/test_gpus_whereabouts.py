@@ -17,7 +17,7 @@ from viiwork_core.engines.gpus.nvidia import parse_users as nvidia_users
 from viiwork_core.engines.gpus.whereabouts import Whereabouts, process_tree, whereabouts
 from viiwork_core.engines.process import Child, LineSink, start_group
 
-RIGHT, WRONG, UNKNOWN = Whereabouts.RIGHT, Whereabouts.WRONG, Whereabouts.UNKNOWN
+RIGHT, FEWER, WRONG, UNKNOWN = Whereabouts.RIGHT, Whereabouts.FEWER, Whereabouts.WRONG, Whereabouts.UNKNOWN
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -40,7 +40,7 @@ time.sleep(600)
         ((1,), {4800}, RIGHT),
         ((0,), {4800}, WRONG),
         ((0,), {4711}, WRONG),  # its own and a neighbour's
-        ((0, 1), {4800}, WRONG),  # on one of its two
+        ((0, 1), {4800}, FEWER),  # on one of its two
         ((), {4800}, WRONG),  # meant for the processor
         ((0,), {12}, UNKNOWN),  # none of its processes is visible
         ((), {12}, UNKNOWN),

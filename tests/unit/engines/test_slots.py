@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from viiwork_core import Address, Load, SlotLoad
-from viiwork_core.engines.slots import BLIND_AFTER, WEDGED_AFTER, Reservation, SlotBook, SlotState
+from viiwork_core.engines.slots import BLIND_AFTER, LINGERS, WEDGED_AFTER, Reservation, SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.testing.fake_clock import FakeClock
 
@@ -560,3 +560,17 @@ def test_a_doubt_ends_with_the_process_and_with_time() -> None:
     scene.book.doubt(ID)
     scene.clock.advance(BLIND_AFTER + 0.1)
     assert scene.free == 2, "an engine that never tells its load is not shut out for good"
+
+
+def test_a_slot_that_lingers_in_the_engine_is_not_somebody_elses() -> None:
+    scene = Scene(2)
+    taken = scene.reserve()
+    scene.book.enter(taken, RUNNING)
+    scene.clock.advance(1.0)
+    scene.book.release(taken)
+    scene.clock.advance(0.01)
+    scene.hear(each(True, False))
+    assert scene.free == 2, "the end of an answer comes a moment before the engine gives the slot up"
+    scene.clock.advance(LINGERS)
+    scene.hear(each(True, False))
+    assert scene.free == 1, "now it is another's request"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from viiwork_core import Query
 from viiwork_core.clock import SystemClock
 from viiwork_core.engines.slots import Reservation
+from viiwork_core.engines.states import BackendState
 from viiwork_core.errors import (
     AnswerCut,
     BackendFailed,
@@ -23,11 +26,12 @@ from viiwork_core.errors import (
     ViiworkError,
 )
 from viiwork_core.mesh.member import Member
+from viiwork_core.proxy import entry, patience
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.dispatch import Dispatcher
 from viiwork_core.proxy.entry import Entry, Receiver
 from viiwork_core.proxy.exchange import Exchange
-from viiwork_core.proxy.request import build
+from viiwork_core.proxy.request import Whose, build
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "routing"))
 
@@ -48,6 +52,10 @@ class Scene:
         self.asked: list[str] = []
         self.sent: list[Any] = []
         self.starts = False
+        self.silent: set[str] = set()
+        """Places that say nothing at all."""
+
+        self.status = 200
         self.entry = Entry(
             router=self.places.router,
             dispatcher=Dispatcher(self.places.router, clock, queue_timeout=queue_timeout),
@@ -59,14 +67,14 @@ class Scene:
             forward_retry=retries,
         )
 
-    def exchange(self, weight: int = 1) -> Exchange:
+    def exchange(self, weight: int = 1, *, stream: bool = False) -> Exchange:
         async def send(message: Any) -> None:
             self.sent.append(message)
 
         path = "/v1/chat/completions"
         scope = {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
-        body = Body(b'{"model":"m","n":%d}' % weight)
-        return Exchange(build(scope, body, None, pin=None, rid="r"), send)
+        body = Body(b'{"model":"m","n":%d,"stream":%b}' % (weight, b"true" if stream else b"false"))
+        return Exchange(build(scope, body, Whose(), pin=None, rid="r"), send)
 
     def serve(self) -> None:
         asyncio.run(self.entry.serve(self.exchange()))
@@ -75,9 +83,11 @@ class Scene:
         self.asked.append(place)
         if self.starts:
             await exchange.begin(200, [], from_peer=False, extra={})
+        if place in self.silent:
+            await asyncio.Event().wait()
         if errors := self.replies.get(place):
             raise errors.pop(0)
-        await exchange.begin(200, [], from_peer=False, extra={})
+        await exchange.begin(self.status, [], from_peer=False, extra={})
 
     @property
     def ended(self) -> bool:
@@ -90,6 +100,9 @@ class Scene:
 class Executes:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
+
+    def overtake(self, query: Query) -> None:
+        del query
 
     async def run(self, exchange: Exchange, reservation: Reservation) -> None:
         try:
@@ -215,3 +228,83 @@ def test_a_receiver_says_so_when_it_has_lost_the_model() -> None:
     with pytest.raises(ModelNotServed) as told:
         asyncio.run(receiver.serve(scene.exchange()))
     assert (told.value.status, told.value.retry_after) == (503, 1)
+
+
+# Peers that are silent
+
+
+class Peers(Scene):
+    """Two peers, of which the first says nothing."""
+
+    def __init__(self, *, first_byte_s: float | None = 0.05) -> None:
+        super().__init__(backends=0, peer=False)
+        now = SystemClock().monotonic()
+        self.places.peer("deaf", slots=8, asked_at=now, first_byte_s=first_byte_s)
+        self.places.peer("spare", slots=8, asked_at=now)
+        self.silent = {"deaf"}
+
+
+def test_a_stream_that_a_peer_is_silent_about_goes_elsewhere_and_so_does_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entry, "MARGIN", 0.05)
+    monkeypatch.setattr(patience, "AGAIN", 0.05)
+    scene = Peers()
+    asyncio.run(scene.entry.serve(scene.exchange(stream=True)))
+    asyncio.run(scene.entry.serve(scene.exchange(stream=True)))
+    assert scene.asked == ["deaf", "spare", "spare"]
+    assert not scene.places.router._peers["deaf"].forwards
+
+
+def test_a_plain_request_waits_for_a_peer_as_long_as_that_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "AGAIN", 0.05)
+
+    async def play() -> None:
+        scene = Peers()
+        work = asyncio.ensure_future(scene.entry.serve(scene.exchange()))
+        done, _ = await asyncio.wait({work}, timeout=0.5)
+        assert (done, scene.asked) == (set(), ["deaf"])
+        scene.places.router.forget("deaf")
+        await asyncio.wait_for(work, 5)
+        assert scene.asked == ["deaf", "spare"]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("stream", "silence", "blamed"), [(True, 0.2, True), (True, 0.0, False), (False, 0.2, False)])
+def test_a_client_that_gives_a_peer_up_after_a_long_silence_proves_something(
+    stream: bool, silence: float, blamed: bool
+) -> None:
+    async def play() -> None:
+        scene = Peers(first_byte_s=0.4 if silence else None)
+        exchange = scene.exchange(stream=stream)
+        work = asyncio.ensure_future(scene.entry.serve(exchange))
+        async with asyncio.timeout(5):
+            while not scene.asked or exchange.silence(SystemClock().monotonic()) < silence:  # noqa: ASYNC110  # a time
+                await asyncio.sleep(0.005)
+        work.cancel()
+        await asyncio.wait({work})
+        scene.silent = set()
+        await scene.entry.serve(scene.exchange())
+        assert scene.asked == ["deaf", "spare" if blamed else "deaf"]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("status", "second"), [(200, "deaf"), (400, "deaf"), (500, "spare")])
+def test_a_peer_that_answers_with_its_own_fault_is_passed_over(status: int, second: str) -> None:
+    scene = Peers()
+    scene.silent, scene.status = set(), status
+    scene.serve()
+    scene.serve()
+    assert scene.asked == ["deaf", second]
+
+
+def test_a_receiver_says_so_when_its_model_is_dead_for_good() -> None:
+    scene = Scene(backends=1, peer=False)
+    scene.places.book.see(replace(scene.places.book.view("m/0"), state=BackendState.DEAD, reason="out of memory"))
+    receiver = Receiver(local=scene.places.local, executor=Executes(scene))  # type: ignore[arg-type]  # stands in
+    with pytest.raises(ModelNotServed):
+        asyncio.run(receiver.serve(scene.exchange()))
+    with pytest.raises(ModelNotServed, match="out of memory"):
+        scene.serve()

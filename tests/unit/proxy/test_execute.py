@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from viiwork_core.clock import SystemClock
-from viiwork_core.contracts.engine import Address, StreamEnd, Wire
+from viiwork_core.contracts.engine import Address, Load, SlotLoad, StreamEnd, Wire
 from viiwork_core.engines.slots import SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.errors import AnswerCut, BackendFailed, NoFreeSlot, NotFound, ViiworkError
 from viiwork_core.kvshare.turns import Turn, Usage
+from viiwork_core.proxy import patience
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.execute import Executor
-from viiwork_core.proxy.request import build
+from viiwork_core.proxy.request import Whose, build
 from viiwork_core.proxy.upstream import Upstream
 
 CHAT = "/v1/chat/completions"
@@ -55,7 +57,8 @@ class Scene:
     def __init__(self, reply: bytes, wire: Wire, port: int) -> None:
         self.book = SlotBook(SystemClock())
         address = Address("127.0.0.1", port)
-        self.book.see(BackendView("m/0", "m", "fake", BackendState.HEALTHY, 1, 1, address=address))
+        self.view = BackendView("m/0", "m", "fake", BackendState.HEALTHY, 1, 1, address=address)
+        self.book.see(self.view)
         self.caches = Caches(self.book)
         self.wire = wire
         self.pokes: list[str] = []
@@ -63,6 +66,7 @@ class Scene:
         self.background: list[asyncio.Task[None]] = []
         self.sent: list[Any] = []
         self.sending: Callable[[], Awaitable[None]] | None = None
+        self.patience = 30.0
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.background.append(asyncio.ensure_future(work))
@@ -78,7 +82,7 @@ class Scene:
     async def run(self, upstream: Upstream, *, raw: bytes = b'{"model":"m"}', path: str = CHAT, **more: Any) -> None:
         """Raises what the executor raises."""
         scope = {"path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
-        request = build(scope, Body(raw), more.get("session"), pin=None, rid="r")
+        request = build(scope, Body(raw), Whose(more.get("session")), pin=None, rid="r")
         executor = Executor(
             node="here",
             book=self.book,
@@ -89,11 +93,22 @@ class Scene:
             spawn=self.spawn,
             released=self.count,
             poke=self.pokes.append,
+            first_byte_timeout=lambda _: self.patience,
         )
         taken = self.book.reserve("m/0")
         assert taken is not None
         self.exchange = Exchange(request, self.send)
         await executor.run(self.exchange, taken)
+
+    def hear(self, *, busy: bool) -> None:
+        """What the engine says of its load from now on, in a report that is asked for now."""
+        load = Load(1, int(busy), each=(SlotLoad(0, busy),))
+        self.book.see(replace(self.view, load=load, load_asked_at=SystemClock().monotonic()))
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its backend has neither refused nor failed last."""
+        return self.book.trusts("m")
 
     @property
     def state(self) -> SlotState:
@@ -303,5 +318,99 @@ def test_a_large_body_has_its_length_and_arrives_whole() -> None:
         async with scene(JSON) as (made, upstream):
             await made.run(upstream, raw=b'{"model":"m","pad":"' + b"x" * (3 << 20) + b'"}')
             assert made.state is FREE
+
+    asyncio.run(play())
+
+
+# Places that are to blame, and silence
+
+STREAMED = b'{"model":"m","stream":true}'
+
+
+@pytest.mark.parametrize(
+    ("reply", "trusted"),
+    [
+        (JSON, True),
+        (JSON.replace(b"200 OK", b"400 Bad"), True),
+        (JSON.replace(b"200 OK", b"429 Busy"), False),
+        (JSON.replace(b"200 OK", b"500 Oops"), False),
+        (STREAM + b"cut", False),
+    ],
+)
+def test_a_backend_is_blamed_for_what_is_its_own_fault(reply: bytes, trusted: bool) -> None:
+    async def play() -> None:
+        async with scene(reply) as (made, upstream):
+            with suppress(ViiworkError):
+                await made.run(upstream)
+            made.hear(busy=False)
+            assert made.trusted is trusted
+
+    asyncio.run(play())
+
+
+def test_a_stream_that_stays_silent_is_dropped_and_may_go_elsewhere() -> None:
+    async def play() -> None:
+        async with scene(b"") as (made, upstream):
+            made.patience = 0.1
+            with pytest.raises(BackendFailed, match=r"^no word for 0\.1 s$"):
+                await made.run(upstream, raw=STREAMED)
+            assert (made.state, made.released, made.sent) == (ABORTING, 1, [])
+            made.hear(busy=False)
+            assert not made.trusted
+
+    asyncio.run(play())
+
+
+def test_a_stream_that_has_begun_may_take_its_time() -> None:
+    async def play() -> None:
+        async with scene(STREAM) as (made, upstream):
+            made.patience = 0.1
+            work = asyncio.ensure_future(made.run(upstream, raw=STREAMED))
+            done, _ = await asyncio.wait({work}, timeout=0.5)
+            assert (done, made.state) == (set(), RUNNING)
+            work.cancel()
+            await asyncio.wait({work})
+            made.hear(busy=False)
+            assert made.trusted, "and a client that leaves then proves nothing"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_plain_request_is_dropped_only_when_its_engine_says_that_it_does_nothing(
+    busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "AGAIN", 0.05)
+
+    async def play() -> None:
+        async with scene(b"", slot_field="id_slot") as (made, upstream):
+            made.patience = 0.1
+            work = asyncio.ensure_future(made.run(upstream))
+            await eventually(lambda: made.state is RUNNING)
+            made.hear(busy=busy)
+            done, _ = await asyncio.wait({work}, timeout=0.5 if busy else 5)
+            assert bool(done) is not busy
+            work.cancel()
+            await asyncio.wait({work})
+            assert work.cancelled() is busy
+            if not busy:
+                assert isinstance(work.exception(), BackendFailed)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("raw", "limit", "blamed"), [(STREAMED, 0.5, True), (STREAMED, 30.0, False), (b'{"model":"m"}', 0.5, False)]
+)
+def test_a_client_that_gives_up_after_a_long_silence_proves_something(raw: bytes, limit: float, blamed: bool) -> None:
+    async def play() -> None:
+        async with scene(b"") as (made, upstream):
+            made.patience = limit
+            work = asyncio.ensure_future(made.run(upstream, raw=raw))
+            await eventually(lambda: made.state is RUNNING and made.exchange.silence(SystemClock().monotonic()) > 0.26)
+            work.cancel()
+            await asyncio.wait({work})
+            made.hear(busy=False)
+            assert made.trusted is not blamed
 
     asyncio.run(play())

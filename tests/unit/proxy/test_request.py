@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from viiwork_core.errors import BodyTooLarge, InvalidRequest
+from viiwork_core.errors import BodyTooLarge, InvalidRequest, RequestLate
+from viiwork_core.proxy import request as module
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.request import (
     LARGE,
     LONGEST_NAME,
     ClientGone,
     InferenceRequest,
+    Whose,
     build,
     parse_body,
     pinned_host,
@@ -32,7 +34,7 @@ def scope(path: str = CHAT, query: bytes = b"", headers: Iterable[tuple[bytes, b
 
 
 def request(raw: bytes, path: str = CHAT) -> InferenceRequest:
-    return build(scope(path), Body(raw), None, pin=None, rid="r")
+    return build(scope(path), Body(raw), Whose(), pin=None, rid="r")
 
 
 @pytest.mark.parametrize("raw", [b"{}", b'{"model": null}', b'{"model": 7}', b'{"model": ["m"]}', b'{"model": ""}'])
@@ -168,6 +170,28 @@ def test_a_body_that_turns_out_too_large_is_not_read_further() -> None:
 def test_a_client_that_leaves_while_sending() -> None:
     with pytest.raises(ClientGone):
         read([part(b"123", more=True), {"type": "http.disconnect"}])
+
+
+def test_a_client_that_goes_silent_while_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    messages = [part(b"123", more=True)]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0) if messages else await asyncio.Event().wait()  # type: ignore[func-returns-value]  # never
+
+    with pytest.raises(RequestLate, match="nothing of the body"):
+        asyncio.run(read_body(scope(), receive, 10))
+
+
+def test_a_slow_client_that_is_never_silent_for_long_is_heard_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE_S", 0.5)
+    messages = [part(b"1", more=True)] * 9 + [part(b"2", more=False)]
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.1)  # ten of them take longer than one may
+        return messages.pop(0)
+
+    assert asyncio.run(read_body(scope(), receive, 10)) == b"1111111112"
 
 
 @pytest.mark.parametrize("size", [10, LARGE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import sys
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ _ROOT = Path("/")
 _GOOD_FOR = 3
 """Readings that may be missed before the figures of the last one are too old to tell."""
 _LONGEST_WAIT = 600.0
+_SETTLED_WITHIN = 15.0
 
 
 async def detect(choice: str, run: RunCommand, *, root: Path = _ROOT) -> Vendor:
@@ -64,6 +66,7 @@ class Inventory:
         self._clock = clock
         self._source = _source(vendor, run, root)
         self._reading: _Reading | None = None
+        self._looked = asyncio.Event()
 
     def gpus(self) -> tuple[Gpu, ...] | None:
         """The cards as they were read last, by index; None: not known (yet).
@@ -81,11 +84,24 @@ class Inventory:
         """Which processes compute on which cards; None: not known. On the control loop."""
         return None if self._source is None else await self._source.users()
 
+    async def settled(self) -> None:
+        """Wait until `run` has looked once, whatever it found; 15 s at most, since tools can hang."""
+        with anyio.move_on_after(_SETTLED_WITHIN):
+            await self._looked.wait()
+
+    async def look(self) -> None:
+        """Read once, now."""
+        if self._source is not None:
+            await self._read(self._source)
+
     async def run(self) -> None:
         """Read every few seconds until cancelled. A source that gives nothing is asked less and less often."""
         wait = 0.0
+        if self._source is None:
+            self._looked.set()
         while self._source is not None:
             found = await self._read(self._source)
+            self._looked.set()
             wait = self._source.interval if found else min(max(2 * wait, POLL), _LONGEST_WAIT)
             await anyio.sleep(wait)
 

@@ -91,7 +91,7 @@ def _row(line: str, fields: int) -> Gpu | None:
 
 
 def _pynvml() -> Any:
-    # By name, and late: the distribution (nvidia-ml-py) is optional, and nothing else of the node needs it.
+    # By name, and late: the distribution (nvidia-ml-py) is there on Linux only, and nothing else of the node needs it.
     return importlib.import_module("pynvml")
 
 

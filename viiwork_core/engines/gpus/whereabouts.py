@@ -16,8 +16,10 @@ class Whereabouts(StrEnum):
     """Where a backend's processes were found."""
 
     RIGHT = "right"
+    FEWER = "fewer"
+    """On some of its own cards and on no other: its arguments may want it so, and no neighbour is harmed."""
     WRONG = "wrong"
-    """On other cards than its own. It answers well, and takes a neighbour's memory and time."""
+    """On a card that is not its own. It answers well, and takes a neighbour's memory and time."""
     UNKNOWN = "unknown"
 
 
@@ -27,7 +29,7 @@ def cards_in_use(tree: Collection[int], users: Users) -> frozenset[int]:
 
 
 def whereabouts(gpus: Collection[int], tree: Collection[int], users: Users | None) -> Whereabouts:
-    """Compare the cards a backend was given with those its processes are on, as sets.
+    """Compare the cards a backend was given with those its processes are on.
 
     Unknown: nobody can say (`users` is None), or none of the processes was seen on any card. That is no fault: a
     container without the host's PID namespace sees other ids, and Vulkan is not listed as computing.
@@ -35,7 +37,9 @@ def whereabouts(gpus: Collection[int], tree: Collection[int], users: Users | Non
     found = cards_in_use(tree, users or {})
     if not found:
         return Whereabouts.UNKNOWN
-    return Whereabouts.RIGHT if found == set(gpus) else Whereabouts.WRONG
+    if found == set(gpus):
+        return Whereabouts.RIGHT
+    return Whereabouts.FEWER if found < set(gpus) else Whereabouts.WRONG
 
 
 def process_tree(leader: int) -> frozenset[int]:

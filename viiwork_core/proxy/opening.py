@@ -1,0 +1,44 @@
+"""What of a request's body makes its conversation: what stands before the messages, and the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from viiwork_core.proxy.body import Body
+
+FIELDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "/v1/chat/completions": ("messages", ("tools",)),
+    "/v1/messages": ("messages", ("system", "tools")),
+    "/v1/responses": ("input", ("instructions", "tools")),
+}
+"""By path: the list of messages, and the fields whose content an engine puts before them."""
+
+
+def messages(path: str, body: Body) -> Sequence[msgspec.Raw]:
+    """The messages of a request; none where the path or the body has no list of them."""
+    fields = FIELDS.get(path)
+    return (body.items(fields[0]) or ()) if fields is not None else ()
+
+
+def opening(path: str, model: str, body: Body) -> list[bytes]:
+    """What stands before them: the model's name, and each field that is there, as it is written."""
+    _, before = FIELDS[path]
+    pieces = [model.encode("utf-8", "surrogatepass")]
+    for name in before:
+        value = body.written(name)
+        pieces.append(b"" if value is None else bytes(value))
+    return pieces
+
+
+def hint(body: Body) -> str | None:
+    """What a client says of whom it speaks for, which may be one user with many conversations: OpenAI's
+    `prompt_cache_key`, else Anthropic's `metadata.user_id`."""
+    key = body.get("prompt_cache_key")
+    if isinstance(key, str) and key:
+        return key
+    metadata = body.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return user if isinstance(user, str) and user else None
