@@ -6,21 +6,25 @@ BIN := $(VENV)/bin
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 PINS := constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+# Most of a test is waiting: a few files at a time. Their order is nobody's promise.
+SPREAD ?= -n 3 --dist loadfile
 # MLX has wheels for these machines; on others its tests are skipped.
 MLX := $(filter Linux-x86_64 Linux-aarch64 Darwin-arm64,$(shell uname -s)-$(shell uname -m))
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 run: $(VENV)/installed  ## one node with a small model on 127.0.0.1:8086 (another port: PORT=8087)
 	@$(BIN)/python demo/smollm2.py $(PORT) .run
+demo: $(VENV)/installed  ## two nodes that answer as one, and one of them killed; ends by itself
+	@$(BIN)/python -m demo.two_nodes
 test: $(VENV)/installed-dev  ## the tests that are quick
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest $(SPREAD) -m "not slow"
 test-all: $(VENV)/installed-mlx  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(SPREAD)
 lint: $(VENV)/installed-dev  ## ruff: its rules and its format
 	$(BIN)/ruff check && $(BIN)/ruff format --check
 types: $(VENV)/installed-dev  ## mypy
-	$(BIN)/mypy && $(BIN)/mypy demo/smollm2.py
+	$(BIN)/mypy && $(BIN)/mypy -p bench -m demo.smollm2 -m demo.two_nodes
 layers: $(VENV)/installed-dev  ## import-linter: who may import whom
 	$(BIN)/lint-imports
 plugins: $(VENV)/installed  ## what is installed, and whether it loads
@@ -29,8 +33,11 @@ dist: $(VENV)/installed  ## the six wheels
 	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(PLUGINS)
 bench: $(VENV)/installed  ## what the relay costs (under a minute and less exact: QUICK=1)
 	@$(BIN)/python -m bench $(if $(QUICK),--quick)
-docs: $(VENV)/installed  ## docs/config.md anew, from the code
+bench-mesh: $(VENV)/installed  ## five nodes: joining, killing, healing, what they cost (less exact: QUICK=1)
+	@$(BIN)/python -m bench.mesh $(if $(QUICK),--quick)
+docs: $(VENV)/installed  ## docs/config.md and docs/plugins anew, from the code
 	VIIWORK_PLUGINS=llamacpp,mlx,strata,discovery_mdns,discovery_tailscale $(BIN)/viiwork config docs docs/config.md
+	$(BIN)/python -m viiwork_core.testing.pages docs/plugins
 lock:  ## constraints.txt anew, with the newest versions
 	rm -rf .run/lock && : > constraints.txt && $(MAKE) VENV=.run/lock .run/lock/installed-mlx
 	.run/lock/bin/python -m pip freeze --all --exclude setuptools --exclude-editable > constraints.txt
@@ -55,4 +62,4 @@ $(VENV)/installed-mlx: $(VENV)/installed-dev
 	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
 	@touch $@
 
-.PHONY: help run test test-all lint types layers plugins dist bench docs lock clean
+.PHONY: help run demo test test-all lint types layers plugins dist bench bench-mesh docs lock clean

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,13 +108,23 @@ def _tested(cores: Cores) -> frozenset[int]:
 @contextmanager
 def node(behind: Program, folder: Path, cores: Cores) -> Iterator[Program]:
     """`viiwork serve` with all its defaults, alone on this machine, with one healthy backend."""
-    state = folder / "state"
     engine = {"engine": "external", "external": {"urls": [f"http://127.0.0.1:{behind.port}"]}}
+    with serving([{"name": MODEL, "context": 4096, "parallel": SLOTS, **engine}], folder, cores) as program:
+        yield program
+
+
+@contextmanager
+def serving(
+    models: Sequence[Mapping[str, object]], folder: Path, cores: Cores, **blocks: Mapping[str, object]
+) -> Iterator[Program]:
+    """`viiwork serve`, alone on this machine, with these models all healthy and further blocks of configuration."""
+    state = folder / "state"
     config = {
         "node": {"name": "bench", "state_dir": str(state)},
         "api": {"port": 0},
         "mesh": {"network": "none"},
-        "models": [{"name": MODEL, "context": 4096, "parallel": SLOTS, **engine}],
+        "models": list(models),
+        **blocks,
     }
     (folder / "viiwork.yaml").write_text(json.dumps(config))  # JSON is YAML
     command = [str(Path(sys.executable).with_name("viiwork")), "serve", "--config", str(folder / "viiwork.yaml")]

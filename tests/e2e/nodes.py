@@ -103,6 +103,8 @@ class Node:
         self.host, self.name, self.folder = host, name, folder
         self.process = process
         self.port = 0
+        self.secret = ""
+        """Of its mesh."""
 
     # Its process
 
@@ -234,17 +236,20 @@ def _closing(connection: HTTPConnection) -> Iterator[HTTPConnection]:
 
 
 @contextmanager
-def started(host: Host, name: str, folder: Path, config: Mapping[str, Any], secret: str) -> Iterator[Node]:
+def started(
+    host: Host, name: str, folder: Path, config: Mapping[str, Any], secret: str, **environ: str
+) -> Iterator[Node]:
     """A node that has said where it listens. It is ended with the block, whatever state it is in."""
     folder.mkdir()
     (folder / "viiwork.yaml").write_text(json.dumps(config))  # JSON is YAML
     program = str(Path(sys.executable).with_name("viiwork"))
     command = [program, "serve", "--config", str(folder / "viiwork.yaml"), "--log-json", "--log-level", "debug"]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), SECRET: secret}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), SECRET: secret, **environ}
     with (folder / "log").open("wb") as log, host.inside():
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environ)
     node = Node(host, name, folder, process)
     try:
+        node.secret = secret
         node.port = urlsplit(node.begun()).port or 0
         yield node
     finally:

@@ -59,7 +59,13 @@ def plugin_path(folder: Path) -> str:
     info = folder / "strangers-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.0\n")
-    lines = ("[viiwork]", "scripted = scripted_plugin", "fake = viiwork_core.testing.fake_plugin", "")
+    names = (
+        "scripted = scripted_plugin",
+        "rude = rude_plugin",
+        "rude_policy = rude_policy",
+        "fake = viiwork_core.testing.fake_plugin",
+    )
+    lines = ("[viiwork]", *names, "")
     (info / "entry_points.txt").write_text("\n".join(lines))
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(filter(None, (str(folder), str(HERE), *inherited)))
@@ -171,11 +177,18 @@ class Node:
 
 @contextmanager
 def started(
-    name: str, folder: Path, config: Mapping[str, Any], *, plugins: str = "scripted,fake", healthy: bool = True
+    name: str,
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    plugins: str = "scripted,fake",
+    healthy: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Node]:
     """A node all of whose backends are healthy, or that answers (not `healthy`). It is ended with the block.
 
-    `plugins`: entry points that it may load. The folder may be that of a node that ran before.
+    `plugins`: entry points that it may load; `environ`: more of its environment. The folder may be that of a node that
+    ran before.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = {
@@ -186,11 +199,12 @@ def started(
     }
     (folder / "viiwork.yaml").write_text(json.dumps(whole))  # JSON is YAML
     environ = {
+        **(environ or {}),
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "PYTHONPATH": plugin_path(folder / "site"),
         "VIIWORK_PLUGINS": plugins,
-        "VIIWORK_MESH_SECRET": SECRET,
+        "VIIWORK_MESH_SECRET": (environ or {}).get("VIIWORK_MESH_SECRET", SECRET),
     }
     command: list[str | Path] = [
         Path(sys.executable).with_name("viiwork"),

@@ -1,4 +1,4 @@
-"""Any ASGI server runs the application. Here: uvicorn."""
+"""Any ASGI server runs the application. Here: uvicorn, and Granian of the extra `fast`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from http_node import HERE, Node, ask, chat, connected, model, plugin_path, soon, until
+from http_node import HERE, Node, ask, chat, connected, model, plugin_path, script, soon, streamed, until
 
 from viiwork_core.errors import ConfigError
 from viiwork_core.node.asgi import app_from_config
 from viiwork_core.web import Application, create_app
 
 PROGRAM = HERE / "asgi_program.py"
+SERVERS = pytest.mark.parametrize("server", ["uvicorn", "granian"])
 
 
 def free_port() -> int:
@@ -32,8 +33,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(folder: Path, **config: Any) -> Iterator[Node]:
-    """A node under uvicorn, stopped by the test or with the block."""
+def served(folder: Path, server: str, **config: Any) -> Iterator[Node]:
+    """A node under a server, stopped by the test or with the block."""
     port = free_port()
     whole = {
         "node": {"name": "guest", "state_dir": str(folder / "state")},
@@ -47,8 +48,9 @@ def served(folder: Path, **config: Any) -> Iterator[Node]:
         "HOME": str(folder),
         "PYTHONPATH": plugin_path(folder / "site"),
         "VIIWORK_PLUGINS": "fake,scripted",
+        "CONFIG": str(folder / "viiwork.yaml"),
     }
-    command = [sys.executable, PROGRAM, folder / "viiwork.yaml", str(port)]
+    command = [sys.executable, PROGRAM, str(port), server]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ)
     node = Node("guest", folder, process)
@@ -57,12 +59,22 @@ def served(folder: Path, **config: Any) -> Iterator[Node]:
         until(node.ready, "its backends are healthy")
         yield node
     finally:
-        process.kill()
-        process.wait()
+        # A server may have the node in a process of its own, which would outlive it.
+        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.terminate()
+        try:
+            process.wait(20)
+        finally:
+            process.kill()
+            process.wait()
+            for one in below:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
-def test_a_node_under_uvicorn_serves_and_leaves_no_child(tmp_path: Path) -> None:
-    with served(tmp_path, models=[model("tiny", "fake")]) as node:
+@SERVERS
+def test_a_node_serves_and_leaves_no_child(tmp_path: Path, server: str) -> None:
+    with served(tmp_path, server, models=[model("tiny", "fake")]) as node:
         children = psutil.Process(node.process.pid).children(recursive=True)
         assert len(children) >= 2, "an engine, and what ends it when the node is killed"
         identity = json.loads((tmp_path / "state" / "node.json").read_text())
@@ -89,23 +101,29 @@ def test_a_node_under_uvicorn_serves_and_leaves_no_child(tmp_path: Path) -> None
         assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
-def test_under_uvicorn_a_client_that_leaves_ends_the_work(tmp_path: Path) -> None:
-    with served(tmp_path, models=[model("scripted")]) as node:
+@SERVERS
+@pytest.mark.parametrize(("began", "stream"), [(False, True), (True, True), (False, False), (True, False)])
+def test_a_client_that_leaves_ends_the_work(tmp_path: Path, server: str, began: bool, stream: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    start = [("stream",), ("chunk", b"data: a\n\n")] if stream else [("raw", head)]
+    steps = script(*(start if began else []), ("hold",))
+    with served(tmp_path, server, models=[model("scripted")]) as node:
 
         async def scene() -> None:
             async with asyncio.timeout(20), connected(node) as client:
-                await client.ask(chat("scripted", [["hold"]], stream=True))
+                await client.ask(chat("scripted", steps, stream=stream))
                 await soon(lambda: node.engine("scripted").seen(), "the engine has it")
+                if began:
+                    await client.read(await client.answer(), 1)
                 client.leave()
                 await soon(lambda: node.engine("scripted").seen()[0]["left"], "the engine sees it leave", 2)
 
         asyncio.run(scene())
 
 
-def test_under_uvicorn_a_cut_answer_is_broken(tmp_path: Path) -> None:
-    from http_node import streamed
-
-    with served(tmp_path, models=[model("scripted")]) as node:
+@SERVERS
+def test_a_cut_answer_is_broken(tmp_path: Path, server: str) -> None:
+    with served(tmp_path, server, models=[model("scripted")]) as node:
         answer = asyncio.run(ask(node, chat("scripted", streamed(b"data: a\n\n", end=False), stream=True)))
         assert (answer.status, answer.body, answer.broken) == (200, b"data: a\n\n", True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ LINES = 30
 """What the program says that exits at once; the last 20 are kept."""
 
 TALKER = f'#!/bin/sh\nfor n in $(seq {LINES}); do echo "complaint $n"; done\nexit 3\n'
+ILLEGAL = "#!/bin/sh\nkill -ILL $$\n"
+GGUF = b"GGUF" + struct.pack("<IQQQ20sIQ5s", 3, 0, 1, 20, b"general.architecture", 8, 5, b"llama")
 GARBAGE = b"\x7fELF this is none"
 
 
@@ -38,7 +41,8 @@ def llama(name: str, path: Path | None, **options: Any) -> dict[str, Any]:
 def entries(folder: Path) -> list[dict[str, Any]]:
     """One good model, and one for each way in which one can be bad."""
     whole = folder / "whole.gguf"
-    whole.touch()
+    whole.write_bytes(GGUF)
+    (folder / "empty.gguf").touch()
     for number in (1, 3):
         (folder / SHARD.format(number)).touch()
     talker = program(folder / "talker", TALKER)
@@ -56,6 +60,9 @@ def entries(folder: Path) -> list[dict[str, Any]]:
         llama("noprogram", whole, binary=str(plain)),
         llama("garbage", whole, binary=garbage),
         llama("exits", whole, binary=talker),
+        llama("illegal", whole, binary=program(folder / "illegal", ILLEGAL)),
+        llama("damaged", folder / "empty.gguf", binary=talker),
+        model("porter", "llamacpp", path=str(whole), args=["--port", "9"], llamacpp={"binary": talker}),
         model("quits", "fake", fake={"exit_at_start": True}),
         model("crashes", "fake", fake={"crash_after": 0.0, "load_seconds": 60}),
     ]
@@ -92,7 +99,10 @@ def reason(node: Node, name: str) -> str:
         ("folder", "is a directory", "write the .gguf file inside it"),
         ("nobinary", "nobody' is not an executable file", "write the path of a llama-server binary"),
         ("noprogram", "plain' is not an executable file", "write the path of a llama-server binary"),
-        ("garbage", "Exec format error", ""),
+        ("garbage", "Exec format error; it is no program for this machine", "that was built for it"),
+        ("illegal", "ended by SIGILL, illegal instruction", "built for another CPU"),
+        ("damaged", "models[damaged].path: empty.gguf cannot be loaded", "fetch it again"),
+        ("porter", "models[porter].args: --port is viiwork's to decide", "leave it out"),
     ],
 )
 def test_the_reason_names_what_is_wrong(bad_node: Node, name: str, words: str, remedy: str) -> None:
@@ -125,9 +135,9 @@ def test_everything_else_serves(bad_node: Node) -> None:
 
 def test_a_model_that_is_dead_is_an_honest_error(bad_node: Node) -> None:
     answer = asyncio.run(ask(bad_node, chat("gone")))
-    assert answer.status in (429, 503)
-    assert answer.error["code"] in ("no_free_slot", "no_capacity")
-    assert "retry-after" in answer.headers
+    assert (answer.status, answer.error["code"]) == (503, "model_not_served")
+    assert 'model "gone" has failed on ' in answer.error["message"]
+    assert answer.headers["retry-after"] == "5"
 
 
 def test_nothing_of_them_is_left(bad_node: Node) -> None:

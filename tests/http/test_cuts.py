@@ -72,7 +72,42 @@ def test_a_stream_that_the_client_asked_for_in_its_own_way_must_say_done_too(nod
 def test_an_error_that_ends_a_stream_is_passed_on_and_not_followed_by_anything(node: Node) -> None:
     error = b'data: {"error": {"code": 500, "message": "out of memory"}}\n\n'
     answer = answered(node, "scripted", streamed(WORD, error), "error")
-    assert (answer.body, answer.broken) == (WORD + error, False)
+    assert (answer.body, answer.broken) == (WORD + error, True)
+    event = node.heard("request", request_id="error")
+    assert (event["status"], event["reason"]) == (502, "the engine failed: out of memory")
+
+
+FAILED = b'data: {"error": {"type": "server_error", "message": "the engine died"}}\n\n'
+
+
+@pytest.mark.parametrize("kind", ["scripted", "scripted-done", "scripted-usage"])
+@pytest.mark.parametrize("pieces", [(WORD + FAILED + DONE,), (WORD, FAILED + DONE), (WORD, FAILED, DONE)])
+def test_done_after_a_failure_proves_nothing_and_is_not_passed_on(
+    node: Node, kind: str, pieces: Sequence[bytes]
+) -> None:
+    rid = f"failed-{kind}-{len(pieces)}-{len(pieces[0])}"
+    answer = answered(node, kind, streamed(*pieces), rid)
+    assert (answer.status, answer.body, answer.broken) == (200, WORD + FAILED, True)
+    assert node.heard("request", request_id=rid)["status"] == 502
+
+
+def test_a_failure_in_pieces_is_one_too(node: Node) -> None:
+    pieces = [FAILED[at : at + 7] for at in range(0, len(FAILED), 7)]
+    answer = answered(node, "scripted-done", streamed(WORD, *pieces, DONE), "pieces")
+    assert (answer.body.rstrip(), answer.broken) == ((WORD + FAILED).rstrip(), True)
+
+
+def test_a_stream_that_begins_with_a_failure_is_one_for_the_status(node: Node) -> None:
+    """Nothing of an answer has gone out, so that another route might have been tried."""
+    answer = answered(node, "scripted-done", streamed(FAILED, DONE), "first")
+    assert (answer.status, answer.broken) == (502, False)
+    assert "the engine failed: the engine died" in answer.error["message"]
+
+
+def test_a_model_may_write_about_errors(node: Node) -> None:
+    word = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": 1}"}}], "error": null}\n\n'
+    answer = answered(node, "scripted-done", streamed(word, DONE), "about")
+    assert (answer.body, answer.broken) == (word + DONE, False)
 
 
 # A client for whom the connection's end is the answer's

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
-from http_node import Answer, Client, EngineEnd, Node, ask, chat, connected, model, script, soon, started, until
+from http_node import (
+    Answer,
+    Client,
+    EngineEnd,
+    Node,
+    ask,
+    chat,
+    connected,
+    model,
+    script,
+    soon,
+    started,
+    streamed,
+    until,
+)
 
 FINE = script(("json", 200, "{}"))
 SLOTS = 2
+PATIENCE = 2.0
+"""Seconds that the quiet ones may be silent."""
+
+MODELS = ("twins", "singles", "quiet")
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +37,11 @@ def twin_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     config = {
         "routing": {"queue_timeout": "5s"},
         "health": {"interval": "0.1s", "timeout": "1s"},
-        "models": [model("twins", gpus=[0, 1], parallel=SLOTS), model("singles", gpus=[2, 3], parallel=1)],
+        "models": [
+            model("twins", gpus=[0, 1], parallel=SLOTS),
+            model("singles", gpus=[2, 3], parallel=1),
+            model("quiet", gpus=[4, 5], parallel=SLOTS, first_byte_timeout=f"{PATIENCE:g}s"),
+        ],
     }
     with started("one", tmp_path_factory.mktemp("node") / "one", config) as node:
         yield node
@@ -28,7 +51,7 @@ def twin_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def node(twin_node: Node) -> Iterator[Node]:
     """The node, its engines as they should be, with all slots free before and after."""
     yield twin_node
-    for name in ("twins", "singles"):
+    for name in MODELS:
         for engine in engines(twin_node, name):
             engine.refuse()
             engine.mute(0)
@@ -52,11 +75,11 @@ def backend(answer: Answer) -> int:
 
 
 @asynccontextmanager
-async def running(node: Node, name: str, rid: str, **headers: str) -> AsyncIterator[Client]:
+async def running(node: Node, name: str, rid: str, *, stream: bool = False, **headers: str) -> AsyncIterator[Client]:
     """A request that an engine has, until its client leaves with the block."""
     given = [("X-Request-Id", rid), *((key.replace("_", "-"), value) for key, value in headers.items())]
     async with connected(node) as client:
-        await client.ask(chat(name, FINE), headers=given)
+        await client.ask(chat(name, FINE, stream=stream), headers=given)
         both = engines(node, name)
         await soon(lambda: any(has(engine, rid) for engine in both), f"{rid} arrives")
         yield client
@@ -104,23 +127,70 @@ def test_a_session_whose_backend_is_stuck_goes_on_with_the_other(node: Node) -> 
     assert int(answer.headers["x-viiwork-queued-ms"]) < 1000
 
 
-@pytest.mark.xfail(
-    reason="a backend that was given up on without a byte is as good as any the next time", raises=TimeoutError
-)
-def test_a_session_whose_backend_stays_silent_is_tried_elsewhere(node: Node) -> None:
-    """The engine answers probes, forgets what its clients give up, and never says a word to anybody."""
-    at = backend(asyncio.run(ask(node, chat("singles"), headers=[("X-Session-Id", "silence")])))
-    engine = engines(node, "singles")[at]
+def settled(node: Node, session: str) -> tuple[int, EngineEnd]:
+    """A session of the quiet ones: where it is, and that engine."""
+    at = backend(asyncio.run(ask(node, chat("quiet"), headers=[("X-Session-Id", session)])))
+    return at, node.engine("quiet", at)
+
+
+def test_a_stream_whose_backend_stays_silent_goes_elsewhere_and_so_does_the_session(node: Node) -> None:
+    """The engine answers probes, and says nothing to anybody else."""
+    at, engine = settled(node, "silence")
+    engine.mute(1)
+
+    async def scene() -> list[Answer]:
+        given = [("X-Session-Id", "silence"), ("X-Request-Id", "unheard")]
+        first = await ask(node, chat("quiet", streamed(b"data: a\n\n"), stream=True), headers=given)
+        return [first, await ask(node, chat("quiet"), headers=given[:1])]
+
+    first, second = asyncio.run(scene())
+    assert (backend(first), first.body) == (1 - at, b"data: a\n\n")
+    assert has(engine, "unheard")
+    assert until(lambda: engine.seen()[-1]["left"], "the engine's answer is not wanted any more")
+    assert backend(second) == 1 - at, "nobody meets the same silence again"
+
+
+def test_a_session_whose_client_gave_a_silent_backend_up_is_served_elsewhere(node: Node) -> None:
+    at, engine = settled(node, "given-up")
 
     async def scene() -> Answer:
-        engine.mute(2)
-        async with running(node, "singles", "given-up-too", X_Session_Id="silence"):
-            assert has(engine, "given-up-too")
-        await soon(lambda: node.idle("singles"), "its client has left")
-        async with asyncio.timeout(3):
-            return await ask(node, chat("singles"), headers=[("X-Session-Id", "silence")])
+        engine.mute(1)
+        began = time.monotonic()
+        async with running(node, "quiet", "given-up", stream=True, X_Session_Id="given-up"):
+            assert has(engine, "given-up"), "a session stays where it was"
+            await soon(lambda: time.monotonic() - began > 0.9 * PATIENCE, "longer than was predicted")
+        await soon(lambda: "running" not in node.slots("quiet"), "its client has left, and another slot is free there")
+        return await ask(node, chat("quiet"), headers=[("X-Session-Id", "given-up")])
 
     assert backend(asyncio.run(scene())) == 1 - at
+
+
+def test_a_client_that_leaves_early_proves_nothing(node: Node) -> None:
+    at, engine = settled(node, "early")
+
+    async def scene() -> Answer:
+        engine.mute(1)
+        async with running(node, "quiet", "early", stream=True, X_Session_Id="early"):
+            assert has(engine, "early")
+        await soon(lambda: node.idle("quiet"), "its client has left")
+        return await ask(node, chat("quiet"), headers=[("X-Session-Id", "early")])
+
+    assert backend(asyncio.run(scene())) == at
+
+
+def test_a_plain_request_waits_for_an_engine_that_works(node: Node) -> None:
+    at, _ = settled(node, "long")
+    steps = script(("wait", 1.5 * PATIENCE), ("json", 200, "{}"))
+    assert backend(asyncio.run(ask(node, chat("quiet", steps), headers=[("X-Session-Id", "long")]))) == at
+
+
+def test_a_plain_request_goes_elsewhere_when_its_engine_says_that_it_does_nothing(node: Node) -> None:
+    at, engine = settled(node, "lazy")
+    engine.mute(1)
+    engine.tell({"slots": SLOTS, "busy": 0, "each": [{"id": number, "busy": False} for number in range(SLOTS)]})
+    given = [("X-Session-Id", "lazy"), ("X-Request-Id", "lazy")]
+    assert backend(asyncio.run(ask(node, chat("quiet"), headers=given))) == 1 - at
+    assert has(engine, "lazy")
 
 
 # Counts
@@ -180,11 +250,9 @@ def test_counts_stay_in_their_bounds_whatever_the_engines_say(node: Node) -> Non
 # Who gets what
 
 
-@pytest.mark.xfail(
-    reason="a backend that refuses is asked again as soon as its engine says that it is idle", raises=AssertionError
-)
-def test_a_backend_that_fails_fast_does_not_draw_the_requests(node: Node) -> None:
-    """It looks idle because it refuses at once. At most one request in ten may try it."""
+@pytest.mark.parametrize("at_once", [2, 3 * SLOTS])
+def test_a_backend_that_fails_fast_does_not_draw_the_requests(node: Node, at_once: int) -> None:
+    """It looks idle because it refuses at once, the more so when the other is full. At most one in ten may try it."""
     first, _ = engines(node, "twins")
     before = len(first.seen())
     first.refuse(*[503] * 1000)
@@ -192,12 +260,27 @@ def test_a_backend_that_fails_fast_does_not_draw_the_requests(node: Node) -> Non
     async def scene() -> list[Answer]:
         body = chat("twins", script(("wait", 0.02), ("json", 200, "{}")))
         answers: list[Answer] = []
-        for _ in range(50):
-            answers += await asyncio.gather(ask(node, body), ask(node, body))
+        while len(answers) < 100:
+            answers += await asyncio.gather(*(ask(node, body) for _ in range(at_once)))
         return answers
 
     assert {backend(answer) for answer in asyncio.run(scene())} == {1}
     assert len(first.seen()) - before <= 10
+    first.refuse()
+    until(lambda: backend(asyncio.run(ask(node, chat("twins")))) == 0, "it is trusted again once it serves")
+
+
+def test_a_backend_that_answers_nothing_but_errors_does_not_draw_the_requests(node: Node) -> None:
+    first, _ = engines(node, "twins")
+    before = len(first.seen())
+    first.refuse(*[500] * 1000)
+
+    async def scene() -> list[Answer]:
+        body = chat("twins", script(("wait", 0.02), ("json", 200, "{}")))
+        return [await ask(node, body) for _ in range(100)]
+
+    answers = asyncio.run(scene())
+    assert sum(answer.status == 500 for answer in answers) == len(first.seen()) - before <= 10
 
 
 def test_conversations_that_begin_alike_do_not_stick_together(node: Node) -> None:
@@ -285,3 +368,32 @@ def test_the_queues_bound_holds_before_and_after_a_model_is_loaded(tmp_path_fact
                 assert [(await one).status for one in waiting] == [200] * 2
 
         asyncio.run(loaded())
+
+
+# Models that are dead for good
+
+
+def test_a_model_whose_backends_are_all_dead_is_refused_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whoever waits when it dies is told as well, and everybody reads the engine's last words."""
+    config = {
+        "routing": {"queue_timeout": "60s"},
+        "health": {"max_respawns": 1},
+        "models": [model("doomed", args=["--no-such-option"]), model("fine", first_byte_timeout="90s")],
+    }
+    with started("dead", tmp_path_factory.mktemp("node") / "dead", config, healthy=False) as node:
+
+        def refused() -> Answer:
+            answer = asyncio.run(ask(node, chat("doomed")))
+            assert (answer.status, answer.error["code"]) == (503, "model_not_served")
+            assert 'model "doomed" has failed on dead: ' in answer.error["message"]
+            assert "unrecognized arguments: --no-such-option" in answer.error["message"]
+            assert "viiwork up doomed" in answer.error["message"]
+            return answer
+
+        refused()
+        until(lambda: node.model("doomed")["backends"][0]["status"] == "dead", "it is dead")
+        assert int(refused().headers.get("x-viiwork-queued-ms", "0")) == 0
+        about, fine = node.get("/v1/capacity")["models"]
+        assert (about["backends"], about["healthy_backends"], about["dead_backends"]) == (1, 0, 1)
+        assert (fine.get("dead_backends"), fine["first_byte_s"]) == (None, 90.0)
+        until(lambda: asyncio.run(ask(node, chat("fine"))).status == 200, "the other one is none the worse")

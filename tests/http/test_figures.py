@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -113,6 +114,8 @@ def test_the_lists_of_models_agree(node: Node) -> None:
     assert [one["model_name"] for one in info] == [one["id"] for one in plain] == list(provider["models"])
     for one, other, third in zip(plain, info, provider["models"].values(), strict=True):
         assert one["owned_by"] == "local"
+        assert 0 < one["created"] <= time.time()
+        assert node.get(f"/v1/models/{one['id']}") == one
         assert one["context_length"] == one["max_model_len"] == 4096
         assert other["model_info"]["max_input_tokens"] == third["limit"]["context"] == 4096
 

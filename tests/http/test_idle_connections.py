@@ -105,9 +105,6 @@ def test_half_a_request_takes_no_slot(node: Node, text: str) -> None:
     assert "Traceback" not in node.log()
 
 
-@pytest.mark.xfail(
-    reason="a body of which nothing more comes is waited for without end", raises=subprocess.TimeoutExpired
-)
 def test_half_a_request_does_not_hold_up_a_stop(node: Node) -> None:
     with held(node, 5, HEAD + "Content-Length: 100\\r\\n\\r\\n{") as there:
         assert there == 5

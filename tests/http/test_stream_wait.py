@@ -230,3 +230,59 @@ def test_the_configuration_can_want_it_for_all(tmp_path: Path) -> None:
                 assert (await client.read(answer)).body == FIRST + WORD + DONE
 
         asyncio.run(scene())
+
+
+# The place is there, and the first token is not
+
+WAITS = b": waiting for the first token\n\n"
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_one_that_waits_for_its_first_token_is_told_so(node: Node, began: bool) -> None:
+    """Whether the engine has sent its answer's head or not."""
+    gate = f"prefill-{began}"
+    head, rest = [("stream",)], [("gate", gate), ("chunk", WORD), ("chunk", DONE), ("end",)]
+    steps = script(*head, *rest) if began else script(rest[0], *head, *rest[1:])
+
+    async def scene() -> None:
+        async with asyncio.timeout(40), connected(node) as client:
+            answer = await queued(client, steps, headers=(WANTED, ("X-Request-Id", gate)))
+            await client.read(answer, 1)
+            assert answer.body == WAITS
+            node.engine("scripted").open(gate)
+            await client.read(answer)
+            assert answer.body.replace(WAITS, b"") == WORD + DONE
+            assert not answer.broken
+            assert (await asyncio.to_thread(node.heard, "request", request_id=gate))["status"] == 200
+
+    asyncio.run(scene())
+
+
+def test_an_error_after_such_a_comment_is_an_event(node: Node) -> None:
+    async def scene() -> None:
+        async with asyncio.timeout(40), connected(node) as client:
+            steps = script(("gate", "prefill-error"), ("json", 400, '{"error": {"message": "too long"}}'))
+            answer = await queued(client, steps)
+            await client.read(answer, 1)
+            assert (answer.status, answer.body) == (200, WAITS)
+            node.engine("scripted").open("prefill-error")
+            assert last_error(await client.read(answer)) == {"code": 400, "message": "too long"}
+
+    asyncio.run(scene())
+
+
+def test_one_that_did_not_ask_is_told_nothing(node: Node) -> None:
+    """Its status stays open for as long as the engine takes."""
+
+    async def scene() -> None:
+        async with asyncio.timeout(40), connected(node) as asks, connected(node) as client:
+            steps = script(("gate", "prefill-quiet"), ("json", 400, "{}"))
+            await client.ask(chat("scripted", steps, stream=True))
+            told = await queued(asks, steps)
+            await asks.read(told, 1)
+            node.engine("scripted").open("prefill-quiet")
+            answer = await client.read(await client.answer())
+            assert (answer.status, answer.body) == (400, b"{}")
+            last_error(await asks.read(told))
+
+    asyncio.run(scene())

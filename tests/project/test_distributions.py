@@ -17,6 +17,8 @@ from viiwork_core.registry.entry_points import load_plugins
 ROOT = Path(__file__).parents[2]
 PROJECTS = [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 OFFERS = {
+    ("policy", "cache_aware"),
+    ("policy", "fastest"),
     ("policy", "least_busy"),
     ("policy", "round_robin"),
     ("discovery", "seeds"),

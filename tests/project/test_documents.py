@@ -81,7 +81,8 @@ def test_a_configuration_of_the_readme_is_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for page in PLUGINS for text in blocks("yaml", page.read_text())])
 def test_a_configuration_of_a_plugins_readme_is_one(text: str) -> None:
-    assert resolve(parse_config(text, {}, origin="README.md"), load_plugins({})).models
+    resolved = resolve(parse_config(text, {}, origin="README.md"), load_plugins({}))
+    assert resolved.models or resolved.discoveries
 
 
 def test_the_policy_of_the_readme_ranks(tmp_path: Path) -> None:

@@ -40,11 +40,16 @@ def config() -> None:
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path))
 def check(file: Path) -> None:
-    """Read FILE with the installed plugins; print every problem, or a summary."""
+    """Read FILE with the installed plugins; print every problem, or a summary.
+
+    What engines say about starting its models on this machine is a warning: it may be meant for another one.
+    """
     read = load_config(file, os.environ)
     registry = load_plugins(os.environ)
     resolved = resolve(read, registry)
     _warn(read, registry)
+    if resolved.models:
+        _warn_of_starts(read, resolved)
     click.echo(f"ok: {_summary(read, resolved)}")
 
 
@@ -77,6 +82,8 @@ def show(file: Path | None, *, json: bool) -> None:
         click.echo("# What would be started; a port of 0 is drawn at each launch:")
     for line in lines:
         click.echo(textwrap.indent(f"{line.backend}: {line.shown()}", "# ", lambda _: True))
+        for advice in line.advice:
+            click.echo(f"#   {advice}")
 
 
 @config.command()
@@ -97,6 +104,19 @@ def _warn(read: Config, registry: Registry) -> None:
     unused = (f"plugin {record.entry_point} failed to load: {record.reason}" for record in registry.failed)
     for warning in (*read.warnings, *unused):
         click.echo(f"warning: {warning}", err=True)
+
+
+def _warn_of_starts(read: Config, resolved: Resolved) -> None:
+    # Imported here: nothing else that is checked needs anything of a node.
+    from viiwork_core.cli.command_lines import command_lines
+
+    setup_logging(json=False, level="warning", node=read.node.name)
+    said = dict[str, list[str]]()
+    for line in asyncio.run(command_lines(read, resolved, os.environ)):
+        for warning in line.warnings():
+            said.setdefault(warning, []).append(line.backend)
+    for warning, backends in said.items():
+        click.echo(f"warning: {', '.join(backends)}: {warning}", err=True)
 
 
 def _summary(read: Config, resolved: Resolved) -> str:

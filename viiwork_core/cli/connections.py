@@ -14,19 +14,20 @@ from functools import partial
 from typing import Any, Final
 
 import hypercorn.asyncio.run
-from hypercorn.asyncio.tcp_server import TCPServer
 
+from viiwork_core.cli.gathering import GatheringServer
 from viiwork_core.errors import TooManyConnections
-from viiwork_core.web.error_pages import error_body
+from viiwork_core.web.error_pages import error_answer
 
 MOST_FILES = 65_536
 """More would only slow down what has to walk over all of them."""
 
-RESERVED_FILES: Final = 256
-"""For engines, other nodes and files."""
-
-REFUSING: Final = 256
+REFUSING: Final = 64
 """Connections that are told at one time that there is no room. Beyond, they are closed without a word."""
+
+OTHER_FILES: Final = 256
+"""Open files for all else: listening sockets, pipes to engines, caches that are read or written, the questions to
+engines and to other nodes."""
 
 LINGER_S: Final = 1.0
 """How long such a one may take to ask, and then to read the answer."""
@@ -46,15 +47,10 @@ class Limit:
         """A whole HTTP answer."""
         what = f"the node has all of its {self.most} connections open"
         remedy = "close connections that are not used, try again, or raise api.max_connections"
-        body = error_body(TooManyConnections(what, remedy=remedy))
-        head = (
-            f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"retry-after: {RETRY_AFTER_S}\r\nconnection: close\r\n\r\n"
-        )
-        return head.encode() + body
+        return error_answer(TooManyConnections(what, remedy=remedy, retry_after=RETRY_AFTER_S))
 
 
-class ClosingServer(TCPServer):
+class ClosingServer(GatheringServer):
     """One connection. The timer ends with what there is to read."""
 
     def __init__(self, limit: Limit, *args: Any) -> None:
@@ -108,7 +104,13 @@ def allow_many_connections() -> int:
     connections that leaves room for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     # RLIM_INFINITY is negative.
-    return max(1, (max(soft, wanted) if soft >= 0 else MOST_FILES) - RESERVED_FILES)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return room(max(soft, wanted) if soft >= 0 else MOST_FILES)
+
+
+def room(files: int) -> int:
+    """How many connections so many open files are enough for. Each that asks has another one behind it, to an engine
+    or to another node: a client that was let in is not to fail for want of that one."""
+    return max(1, (files - REFUSING - OTHER_FILES) // 2)

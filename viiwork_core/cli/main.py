@@ -38,6 +38,12 @@ def _plugin() -> click.Command:
     return plugin
 
 
+def _alias() -> click.Command:
+    from viiwork_core.cli.alias import alias
+
+    return alias
+
+
 def _config() -> click.Command:
     from viiwork_core.cli.config import config
 
@@ -50,19 +56,48 @@ def _down() -> click.Command:
     return down
 
 
+def _simulate() -> click.Command:
+    from viiwork_core.cli.simulate import simulate
+
+    return simulate
+
+
+def _models() -> click.Command:
+    from viiwork_core.cli.status import models
+
+    return models
+
+
+def _status() -> click.Command:
+    from viiwork_core.cli.status import status
+
+    return status
+
+
 def _up() -> click.Command:
     from viiwork_core.cli.parking import up
 
     return up
 
 
+def _why() -> click.Command:
+    from viiwork_core.cli.why import why
+
+    return why
+
+
 # Imported when named: a command that only prints must not wait for the server's libraries.
 _COMMANDS: dict[str, Callable[[], click.Command]] = {
+    "alias": _alias,
     "config": _config,
     "down": _down,
+    "models": _models,
     "plugin": _plugin,
     "serve": _serve,
+    "simulate": _simulate,
+    "status": _status,
     "up": _up,
+    "why": _why,
 }
 
 

@@ -1,13 +1,17 @@
-"""viiwork plugin: what is installed, and what became of it."""
+"""viiwork plugin: what is installed and what became of it; a new one; whether one keeps its contract."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
 
+from viiwork_core.cli.scaffold import KINDS, write_plugin
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.registry import LoadRecord
 
@@ -16,7 +20,7 @@ _COLUMNS = ("kind", "name", "distribution", "version", "api", "state", "reason")
 
 @click.group()
 def plugin() -> None:
-    """Look at the installed plugins."""
+    """Look at the installed plugins, begin one, check one."""
 
 
 @plugin.command("list")
@@ -25,6 +29,49 @@ def list_(json: bool) -> None:
     """Every plugin with what it offers, whether it loaded, and why not."""
     rows = [row for record in load_plugins(os.environ).records for row in _rows(record)]
     click.echo(jsonlib.dumps(rows, indent=2) if json else _table(rows))
+
+
+@plugin.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+def new(kind: str, name: str) -> None:
+    """Write a plugin that works, as a place to start from.
+
+    It is a distribution in the folder NAME, which must not exist: code, metadata, and tests that are green before the
+    first edit. The kind cache is an engine with its cache transfer.
+    """
+    folder = write_plugin(kind, name, Path.cwd())
+    click.echo(f"written: {folder.name}/")
+    click.echo(f"next:    pip install -e ./{folder.name} pytest && viiwork plugin check {name} && pytest {folder.name}")
+
+
+def _block(_: click.Context, option: click.Parameter, text: str | None) -> Mapping[str, Any] | None:
+    """The options as JSON."""
+    try:
+        block = None if text is None else jsonlib.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param=option) from error
+    if block is not None and not isinstance(block, dict):
+        raise click.BadParameter("is not a JSON object", param=option)
+    return block
+
+
+@plugin.command()
+@click.argument("dist", required=False)
+@click.option("--options", metavar="JSON", callback=_block, help="The plugin's block; left out: its own case's.")
+@click.option("--path", type=click.Path(path_type=Path), help="A model: the engine's program is started for real.")
+@click.pass_context
+def check(ctx: click.Context, dist: str | None, options: Mapping[str, Any] | None, path: Path | None) -> None:
+    """Load the plugin DIST, read its options, and try it with the kit of its kind.
+
+    DIST is a distribution or the name of what it offers; left out: every plugin but the built-in ones. Each clause of
+    the contract is told with its verdict. The fake engine stands in for an engine's program, unless the plugin brings a
+    case of its own or --path names a model.
+    """
+    # By name, since the kits lie above all layers: nothing of the node needs them.
+    kits = import_module("viiwork_core.testing.plugin_check")
+    if not kits.check_plugins(dist, kits.Wishes(options, path), os.environ, click.echo):
+        ctx.exit(1)
 
 
 def _rows(record: LoadRecord) -> list[dict[str, str | None]]:

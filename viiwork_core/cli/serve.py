@@ -6,8 +6,12 @@ import asyncio
 import logging
 import os
 import signal
+import socket
+import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import hypercorn.asyncio
@@ -17,6 +21,7 @@ import uvloop
 from hypercorn.utils import LifespanFailureError
 
 from viiwork_core.cli.connections import allow_many_connections, close_with_the_client
+from viiwork_core.cli.late_servers import LateServers
 from viiwork_core.cli.unread import reading_to_the_end
 from viiwork_core.config.load import find_config, load_config
 from viiwork_core.config.schema import Config
@@ -52,7 +57,7 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
     for record in registry.failed:
         _log.warning("a plugin failed to load", plugin=record.entry_point, reason=record.reason)
     resolved = resolve(config, registry)
-    places = bind(config)
+    places = bind(config, resolved)
     reloading = Reload(reload, partial(_read, file, registry))
     app = create_app(lambda: open_node(config, resolved, places, os.environ, reloading))
     close_with_the_client(_most_connections(config))
@@ -83,18 +88,25 @@ async def _serve(app: Application, config: Config, places: Places, reload: Bell)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, partial(_stop, loop, stop))
     loop.add_signal_handler(signal.SIGHUP, reload.ring)
+    late = LateServers(reading_to_the_end(app), lambda one: _server(config, [one]))
     serving = hypercorn.asyncio.serve(
-        reading_to_the_end(app),  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
-        _server(config, places),
-        shutdown_trigger=partial(_leave, app, stop),
+        late.first,  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
+        _server(config, places.sockets),
+        shutdown_trigger=partial(_leave, app, stop, late),
     )
+    following = asyncio.create_task(late.run(places.later)) if places.later is not None else None
     try:
         await serving
     except LifespanFailureError:
         if app.failure is not None:
             raise app.failure from None
         raise
+    finally:
+        if following is not None:
+            following.cancel()
     _log.info("stopped")
+    if app.failure is not None:
+        raise app.failure
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -104,18 +116,46 @@ def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.remove_signal_handler(number)
 
 
-async def _leave(app: Application, stop: asyncio.Event) -> None:
+async def _leave(app: Application, stop: asyncio.Event, late: LateServers) -> None:
     """Returns when the server is to take no more connections: the others have been told by then."""
-    await stop.wait()
+    await _told_to_stop(app, stop)
     _log.info("stopping")
     if app.surface is not None:
         await app.surface.leave()
+    late.stop()
 
 
-def _server(config: Config, places: Places) -> hypercorn.config.Config:
+async def _told_to_stop(app: Application, stop: asyncio.Event) -> None:
+    """By a signal, or by the node, which then must not run; what it says is raised in the end."""
+    ends: set[asyncio.Future[Any]] = {signalled := asyncio.ensure_future(stop.wait())}
+    if app.surface is not None:
+        ends.add(asyncio.wrap_future(app.surface.refusal))
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if not signalled.done():
+        signalled.cancel()
+        assert app.surface is not None
+        app.failure = app.surface.refusal.result()
+
+
+class _Settings(hypercorn.config.Config):
+    """Makes the headers that all answers have, the time among them, once a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made_at = -1
+        self._made: list[tuple[bytes, bytes]] = []
+
+    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
+        now = int(time.time())
+        if now != self._made_at:
+            self._made_at, self._made = now, super().response_headers(protocol)
+        return list(self._made)
+
+
+def _server(config: Config, sockets: Iterable[socket.socket]) -> hypercorn.config.Config:
     """Hypercorn's settings; its defaults cut running streams, pooled peers and large headers."""
-    server = hypercorn.config.Config()
-    server.bind = [f"fd://{one.detach()}" for one in places.sockets]
+    server = _Settings()
+    server.bind = [f"fd://{one.detach()}" for one in sockets]
     server.errorlog = logging.getLogger("hypercorn.error")
     server.accesslog = None
     server.graceful_timeout = config.health.respawn_grace
@@ -125,7 +165,7 @@ def _server(config: Config, places: Places) -> hypercorn.config.Config:
     server.backlog = 2048
     server.h11_max_incomplete_size = 64 * 1024
     server.include_server_header = False
-    # The node opens in the lifespan: Tailscale may take minutes to say this machine's address.
+    # The node opens in the lifespan: what a killed run has left may take its time to end.
     server.startup_timeout = 600
     server.shutdown_timeout = 120
     return server

@@ -21,6 +21,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LINGER_S: Final = 30.0
 """How long a client that has its answer may go on sending before its connection is closed."""
 
+_LATE: Final = 408
+"""The answer to a client that has sent nothing for long already: it is not waited for again."""
+
 _END: Final = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
@@ -50,6 +53,8 @@ class _Body:
         self._over = asyncio.Event()
         """Nothing more comes: it was read, or the client left."""
 
+        self._linger = LINGER_S
+
     async def receive(self) -> MutableMapping[str, Any]:
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
@@ -57,6 +62,8 @@ class _Body:
         return message
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and message["status"] == _LATE:
+            self._linger = 0.0
         last = message["type"] == "http.response.body" and not message.get("more_body", False)
         if not last or self._over.is_set():
             await self._send(message)
@@ -65,7 +72,7 @@ class _Body:
         await self._send({**message, "more_body": True})
         reading = asyncio.create_task(self._rest())
         try:
-            with anyio.move_on_after(LINGER_S):
+            with anyio.move_on_after(self._linger):
                 await self._over.wait()
             # Closes the connection if there is more to come. It is still being read, so that the queue has room.
             await self._send(dict(_END))

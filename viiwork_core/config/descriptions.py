@@ -49,6 +49,8 @@ def json_schema(plugins: PluginBlocks) -> JsonSchema:
         mesh["properties"][name] = _lifted(whole, f"mesh.{name}", block)
     for network, name in plugins.networks.items():
         mesh["properties"][network] = {**mesh["properties"][name], "description": f"The same as {name}."}
+    named = {"seeds", "lan", "tailnet", *plugins.discoveries, *plugins.networks}
+    mesh["properties"]["network"]["anyOf"][0]["enum"] = ["none", *sorted(named)]
     for block in (models, mesh, routing):
         block["additionalProperties"] = False
     for *parents, key in NOT_BUILT:

@@ -58,7 +58,7 @@ def parse_config(text: str, environ: Mapping[str, str], *, origin: str = "config
         raise ConfigError(f"{origin}: v1 config: see docs/migrating-to-v2.md")
     data, warnings = _without_unbuilt(data)
     _note_power_limit(data, warnings)
-    problems = _settle_performance(data, warnings) + _stray_keys(data)
+    problems = _settle_performance(data) + _stray_keys(data)
     _fill_in(data, environ)
     config: Config | None = None
     try:
@@ -98,8 +98,8 @@ def _without_unbuilt(data: dict[str, Any]) -> tuple[dict[str, Any], list[Problem
     return kept, warnings
 
 
-def _settle_performance(data: dict[str, Any], warnings: list[Problem]) -> list[Problem]:
-    """Turn routing.performance into a policy: false is least_busy, which is also the default here so far."""
+def _settle_performance(data: dict[str, Any]) -> list[Problem]:
+    """Turn routing.performance into a policy."""
     routing, where = data.get("routing"), ("routing", "performance")
     if not isinstance(routing, dict) or routing.get("performance") is None:
         return []
@@ -108,10 +108,7 @@ def _settle_performance(data: dict[str, Any], warnings: list[Problem]) -> list[P
         return [Problem(where, "stands beside routing.policy", "remove it; the policy says it all")]
     if not isinstance(wanted, bool):
         return [Problem(where, "must be true or false")]
-    if wanted:
-        warnings.append(Problem(where, "not built yet, ignored", "requests go to the least busy host"))
-    else:
-        routing["policy"] = "least_busy"
+    routing["policy"] = "fastest" if wanted else "least_busy"
     return []
 
 
@@ -136,7 +133,7 @@ def _stray_keys(data: dict[str, Any]) -> list[Problem]:
     problems = []
     routing, mesh, models = data.get("routing"), data.get("mesh"), data.get("models")
     if isinstance(routing, dict):
-        policy = routing.get("policy", "least_busy")
+        policy = routing.get("policy", RoutingConfig().policy)
         problems += _strays(routing, RoutingConfig, ("routing",), policy, "routing.policy")
     if isinstance(mesh, dict):
         problems += _stray_in_mesh(mesh)

@@ -60,6 +60,11 @@ class ModelConfig(OpenBlock):
     startup_timeout: Positive | None = None
     """How long a backend may load. Unset: the engine's own."""
 
+    first_byte_timeout: Positive | None = None
+    """How long a streamed request may wait for the first byte of its answer before it is tried elsewhere; another one,
+    only where the engine says besides that it does nothing for it. Unset: twice the time that 100 tokens a second need
+    for its prompt, and 30s at least."""
+
     args: Tuple[str] = ()
     """Arguments for the engine's program, appended last, so that they win."""
 

@@ -99,8 +99,9 @@ class ApiConfig(Block):
     """Connections of clients at one time, idle ones too. Each takes one of the process's open files."""
 
     stream_wait: bool = False
-    """true: a streamed request that has to wait for a slot is answered at once, with comments until its turn comes, so
-    that its status is 200 whatever happens then. false: only for requests with X-Viiwork-Stream-Wait: 1."""
+    """true: a streamed request that has to wait, for a slot or for its first token, is answered before that, with
+    comments until then, so that its status is 200 whatever happens. false: only for requests with
+    X-Viiwork-Stream-Wait: 1."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -114,9 +115,10 @@ class MeshConfig(OpenBlock):
     """How this node and the others find and trust each other. The block of a discovery stands here too, under its name
     or its network's."""
 
-    network: Literal["none", "seeds", "lan", "tailnet"] | None = None
-    """Where the other nodes are looked for; none: a machine on its own, without gossip and secret. Unset: seeds if
-    there are some, else wherever an installed discovery can look."""
+    network: Word | None = None
+    """Where the other nodes are looked for: seeds, lan, tailnet, or the name of an installed discovery; none: a machine
+    on its own, without gossip and secret. Unset: seeds if there are some, else wherever an installed discovery can
+    look."""
 
     name: Word = "default"
     """Nodes of differently named meshes do not meet."""
@@ -165,11 +167,11 @@ class MeshConfig(OpenBlock):
 class RoutingConfig(OpenBlock):
     """Which place a request tries first, and how long it waits for one. The policy's own block stands here too."""
 
-    policy: Word = "least_busy"
+    policy: Word = "fastest"
     """The plugin that ranks the places with room."""
 
     performance: bool | None = None
-    """false: the policy is least_busy. true: not built yet, the same. Not beside policy."""
+    """false: the policy is least_busy. true: fastest. Not beside policy."""
 
     queue_max: Count = 64
     """Requests of one model that wait for a slot; one more is answered 429. 0: none waits."""
@@ -182,6 +184,10 @@ class RoutingConfig(OpenBlock):
 
     stale_after: Positive = 3.0
     """Age from which another node's report is not believed."""
+
+    trace: File | None = None
+    """File to which each answered request is written, for `viiwork simulate --trace`: times, sizes and keyed hashes of
+    sessions, no text. Two files of 64 MiB at most, the older one with .1 at its end. Unset: nothing is written."""
 
 
 class HealthConfig(Block):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from viiwork_core.config.schema import Config
-from viiwork_core.errors import ConfigError
+from viiwork_core.errors import ConfigError, ViiworkError
+from viiwork_core.node.own_address import own_address
+from viiwork_core.registry.options import Resolved
 
 LOOPBACK = "127.0.0.1"
 
@@ -18,7 +21,7 @@ class Places:
     """Bound sockets of the API, and the address that other members know this node by."""
 
     mesh_host: str | None
-    """None: no mesh."""
+    """None: no mesh, or not known yet."""
 
     sockets: tuple[socket.socket, ...]
     """Bound, for a server to listen on."""
@@ -29,6 +32,21 @@ class Places:
     port: int
     """The API's port, the same on every address."""
 
+    awaited: bool = False
+    """The mesh's address is not known yet; a discovery tells it while the node runs."""
+
+    later: asyncio.Queue[socket.socket] | None = None
+    """Bound while the node runs, for the server to listen on too. None: the API listens where it listens now."""
+
+    @property
+    def in_mesh(self) -> bool:
+        return self.mesh_host is not None or self.awaited
+
+    def add(self, host: str) -> None:
+        """The address that was awaited. Raises ConfigError when the API's port is taken there."""
+        if self.later is not None:
+            self.later.put_nowait(_bound(host, self.port))
+
     @property
     def url(self) -> str:
         """The API as a person on this machine types it."""
@@ -38,12 +56,14 @@ class Places:
         """Close what no server has taken over."""
         for one in self.sockets:
             one.close()
+        while self.later is not None and not self.later.empty():
+            self.later.get_nowait().close()
 
 
-def bind(config: Config) -> Places:
+def bind(config: Config, resolved: Resolved) -> Places:
     """Bind the API's addresses. Raises ConfigError, naming the one that is taken."""
-    mesh_host = _mesh_host(config)
-    hosts = list(dict.fromkeys([config.api.host] if config.api.host else _hosts(config, mesh_host)))
+    mesh_host, awaited = _mesh_host(config, resolved)
+    hosts = list(dict.fromkeys([config.api.host] if config.api.host else _hosts(config, mesh_host, awaited)))
     sockets: list[socket.socket] = []
     port = config.api.port
     try:
@@ -54,36 +74,47 @@ def bind(config: Config) -> Places:
         for one in sockets:
             one.close()
         raise
-    return Places(mesh_host, tuple(sockets), hosts[0], port)
+    later = asyncio.Queue[socket.socket]() if awaited and not config.api.host else None
+    return Places(mesh_host, tuple(sockets), hosts[0], port, awaited, later)
 
 
-def served_elsewhere(config: Config) -> Places:
+def served_elsewhere(config: Config, resolved: Resolved) -> Places:
     """Where another program listens for the node: nothing is bound. Raises ConfigError when that cannot be known."""
     if config.api.port == 0:
         remedy = "set it to the port that the server listens on"
         raise ConfigError("api.port: is 0, and cannot be known here", remedy=remedy)
-    return Places(_mesh_host(config), (), config.api.host or LOOPBACK, config.api.port)
+    mesh_host, awaited = _mesh_host(config, resolved)
+    return Places(mesh_host, (), config.api.host or LOOPBACK, config.api.port, awaited)
 
 
-def _hosts(config: Config, mesh_host: str | None) -> Iterable[str]:
+def _hosts(config: Config, mesh_host: str | None, awaited: bool) -> Iterable[str]:
     yield LOOPBACK
     if mesh_host is not None:
         yield mesh_host
+    if mesh_host is not None or awaited:
         yield from (m.kv_share.address for m in config.models if m.kv_share and m.kv_share.address)
 
 
-def _mesh_host(config: Config) -> str | None:
+def _mesh_host(config: Config, resolved: Resolved) -> tuple[str | None, bool]:
+    """The address, and whether it is still awaited."""
     mesh = config.mesh
     if mesh.network == "none":
-        return None
+        return None, False
     if mesh.advertise:
-        return mesh.advertise
+        return mesh.advertise, False
+    if mesh.network != "seeds" or not mesh.seeds:
+        try:
+            found = own_address(config, resolved)
+        except ViiworkError:
+            return None, True  # asked again, and told about, when the node runs
+        if found is not None:
+            return found, False
     if not mesh.seeds:
         raise ConfigError(
             "mesh.advertise: is not set, and no seed tells which network is meant",
             remedy="set mesh.advertise to this node's address, or mesh.network to none",
         )
-    return _source_address(mesh.seeds[0])
+    return _source_address(mesh.seeds[0]), False
 
 
 def _source_address(seed: str) -> str:

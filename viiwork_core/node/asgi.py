@@ -17,10 +17,11 @@ def app_from_config(path: str | Path | None = None) -> Application:
     """The node of a configuration, None: in the usual places. It opens and closes with the server's lifespan.
 
     The server has one process and listens on `api.port`, on loopback and, in a mesh, on the mesh's address. What only
-    `viiwork serve` does is the server's own affair: the limit of connections, a reload at SIGHUP, logs, and the end of
-    activity streams before the server waits for its connections (uvicorn: `--timeout-graceful-shutdown`).
-    Raises ConfigError.
+    `viiwork serve` does is the server's own affair: the limit of connections, the deadline for half a request's head, a
+    reload at SIGHUP, logs, and the end of activity streams before the server waits for its connections (uvicorn:
+    `--timeout-graceful-shutdown`). Raises ConfigError.
     """
     config = load_config(None if path is None else Path(path), os.environ)
-    resolved, places = resolve(config, load_plugins(os.environ)), served_elsewhere(config)
+    resolved = resolve(config, load_plugins(os.environ))
+    places = served_elsewhere(config, resolved)
     return create_app(lambda: open_node(config, resolved, places, os.environ))

@@ -9,18 +9,25 @@ from viiwork_core.clock import Clock
 from viiwork_core.config.schema import HealthConfig
 from viiwork_core.engines.fleet import BackendPlan, Fleet, HealthSettings
 from viiwork_core.engines.slots import SlotBook
+from viiwork_core.engines.surroundings import Cards
 
 
 class Bridge:
-    """Carries one fleet's words to `book`, in their order; `changed` is called after each. Made on the data loop."""
+    """Carries one fleet's words to `book`, in their order; `changed` is called after each. Made on the data loop.
 
-    def __init__(self, book: SlotBook, changed: Callable[[], None]) -> None:
+    `cards`: what the fleet is told of the machine's GPUs.
+    """
+
+    def __init__(self, book: SlotBook, changed: Callable[[], None], cards: Cards | None = None) -> None:
         self._book = book
         self._changed = changed
+        self._cards = cards
         self._loop = asyncio.get_running_loop()
 
     def fleet(self, plans: Sequence[BackendPlan], health: HealthConfig, *, node_id: str, clock: Clock) -> Fleet:
-        """A fleet that speaks over this bridge."""
+        """A fleet that speaks over this bridge. Its backends are known at once, so that requests wait for them."""
+        for plan in plans:
+            self._book.see(plan.queued(clock.monotonic()))
         settings = HealthSettings(
             interval=health.interval,
             timeout=health.timeout,
@@ -36,6 +43,7 @@ class Bridge:
             publish=lambda view: self._carry(lambda: self._book.see(view)),
             forget=lambda backend_id: self._carry(lambda: self._book.forget(backend_id)),
             idle=self._idle,
+            cards=self._cards,
         )
 
     def _carry(self, word: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -20,8 +20,16 @@ class Following:
     """Changes the models and lets the rest follow. On the data loop."""
 
     def __init__(
-        self, models: Models, caches: Caches, fleet: Fleet, control: ControlLoop, background: Background
+        self,
+        models: Models,
+        caches: Caches,
+        fleet: Fleet,
+        control: ControlLoop,
+        background: Background,
+        changed: Callable[[], None],
     ) -> None:
+        """`changed` is called when the models are others."""
+        self._changed = changed
         self._models = models
         self._caches = caches
         self._fleet = fleet
@@ -31,6 +39,7 @@ class Following:
     async def replace(self, resolved: Sequence[ResolvedModel]) -> Changes:
         """Serve these models from now on. Raises ViiworkError, and then nothing has changed."""
         changes = self._models.replace(resolved)
+        self._changed()
         shared = self._models.shared
         self._caches.follow(shared, slotted=self._models.slotted)
         if shared and not self._caches.shares:

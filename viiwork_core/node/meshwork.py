@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+
+import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
-from viiwork_core.contracts.discovery import Card, Discovery
+from viiwork_core.contracts.discovery import Discovery
 from viiwork_core.engines.control import ControlLoop
+from viiwork_core.mesh.awaited import AwaitedMembership
 from viiwork_core.mesh.capacity import CapacityPolls, PeerView
-from viiwork_core.mesh.joining import Joining
 from viiwork_core.mesh.links import Links
-from viiwork_core.mesh.member import LocalMember
-from viiwork_core.mesh.membership import KinshipMembership
+from viiwork_core.mesh.member import LocalMember, Member
+from viiwork_core.mesh.membership import Membership
 from viiwork_core.node.addresses import Places
-from viiwork_core.registry.guard import Guard
-from viiwork_core.security.secret import MeshSecret
+from viiwork_core.node.arrival import Arrival
+from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.signing import Signer
 
-OPEN_S = 360.0
-"""Deadline for opening a discovery source: Tailscale may wait 5 min for its own address."""
+_log = structlog.get_logger("viiwork.mesh")
 
 
 @dataclass(frozen=True)
 class Mesh:
     """The open mesh side."""
 
-    membership: KinshipMembership
+    membership: Membership
     links: Links
     polls: CapacityPolls
+    arrival: Arrival
 
 
 def local_member(config: Config, places: Places, node_id: str, host: str) -> LocalMember:
@@ -50,42 +54,54 @@ def local_member(config: Config, places: Places, node_id: str, host: str) -> Loc
 @asynccontextmanager
 async def open_mesh(
     config: Config,
-    local: LocalMember,
-    secret: MeshSecret | None,
+    places: Places,
+    node_id: str,
+    secret: SecretRing | None,
     sources: Sequence[Discovery],
     *,
     control: ControlLoop,
     clock: Clock,
     publish: Callable[[PeerView], None],
     forget: Callable[[str], None],
+    silent: Callable[[Member, float], None],
 ) -> AsyncIterator[Mesh]:
-    """Start gossip, and look for other nodes in the background. Leaves the mesh at the end, if nobody has before."""
-    signer = Signer(secret.signature, node=local.node, clock=clock) if secret else None
-    membership = KinshipMembership(
-        local, mesh=config.mesh.name, secret=secret, rejoin_interval=min(15.0, config.mesh.rejoin_interval)
-    )
-    await membership.start()
+    """Start gossip, and look for other nodes in the background. Leaves the mesh at the end, if nobody has before.
+
+    Where `places` know no address yet, both begin as soon as a discovery tells one; until then nobody is there.
+    """
+    node = config.node.name
+    signer = Signer(lambda: secret.signature, node=node, clock=clock) if secret else None
+    membership = AwaitedMembership()
+    describe = partial(local_member, config, places, node_id)
     try:
-        source = local.host if secret is None else None
-        async with Links(node=local.node, signer=signer, source=source) as links:
+        async with AsyncExitStack() as stack:
+            links = await stack.enter_async_context(Links(node=node, signer=signer))
             polls = CapacityPolls(
-                membership, links, clock=clock, publish=publish, forget=forget, interval_s=config.mesh.capacity_poll
+                membership,
+                links,
+                clock=clock,
+                publish=publish,
+                forget=forget,
+                silent=silent,
+                interval_s=config.mesh.capacity_poll,
             )
-            card = Card(node=local.node, node_id=local.node_id, address=membership.address, mesh=config.mesh.name)
-            interval = config.mesh.rejoin_interval
-            control.start(_discover(sources, membership, card, clock=clock, interval_s=interval))
-            yield Mesh(membership, links, polls)
+            arrival = Arrival(config, places, secret, describe, membership, links, sources, control, clock)
+            if places.mesh_host is not None:
+                await arrival.now(places.mesh_host)
+            else:
+                coming = asyncio.create_task(arrival.later())
+                coming.add_done_callback(_failed)
+                stack.push_async_callback(_ended, coming)
+            yield Mesh(membership, links, polls, arrival)
     finally:
         await membership.leave()
 
 
-async def _discover(
-    sources: Sequence[Discovery], membership: KinshipMembership, card: Card, *, clock: Clock, interval_s: float
-) -> None:
-    """On the control loop, until cancelled."""
-    async with AsyncExitStack() as stack:
-        for source in sources:
-            guard = Guard(f"discovery {source.name}", clock=clock)
-            await guard.call("open", OPEN_S, lambda source=source: stack.enter_async_context(source))  # type: ignore[misc]  # mypy cannot type a lambda's default
-            await guard.call("announce", OPEN_S, lambda source=source: source.announce(card))  # type: ignore[misc]  # as above
-        await Joining(membership, sources, clock=clock, interval_s=interval_s).run()
+async def _ended(work: asyncio.Task[None]) -> None:
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+def _failed(work: asyncio.Task[None]) -> None:
+    if not work.cancelled() and (error := work.exception()) is not None:
+        _log.error("coming into the mesh failed", exc_info=error)

@@ -54,6 +54,11 @@ class Models:
         """By model, and always the newest. Those of models that are gone stay: requests may still run there."""
         return MappingProxyType(self._wires)
 
+    def first_byte_timeout(self, model: str) -> float | None:
+        """Seconds, as configured; None: not, or not one of this node's models any more."""
+        entry = self._entries.get(model)
+        return None if entry is None else entry.planned.first_byte_timeout
+
     @property
     def slotted(self) -> dict[str, bool]:
         """Whether each model's engine names its slots."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import structlog
+
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.observe.events import EventLog
+
+_log = structlog.get_logger("viiwork.node")
 
 
 class Narration:
@@ -36,3 +40,8 @@ class Narration:
         """A member has left or died."""
         if self._members.pop(node, None) is not None:
             self._log.emit("system", f"member {node} is gone")
+
+
+def struck(message: str) -> None:
+    """The policy has failed a request, which went on without it."""
+    _log.warning("policy strike", reason=message)

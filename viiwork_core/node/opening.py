@@ -6,16 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
-
-import structlog
 
 from viiwork_core.clock import Clock, SystemClock
 from viiwork_core.config.schema import Config
 from viiwork_core.contracts.context import Context
 from viiwork_core.engines.commands import Commands
-from viiwork_core.engines.control import ControlLoop
+from viiwork_core.engines.control import ControlLoop, ended
 from viiwork_core.engines.digest import Digests
 from viiwork_core.engines.gpus.inventory import Inventory, detect
 from viiwork_core.engines.leftovers import end_leftovers
@@ -27,16 +25,21 @@ from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import KvReport
 from viiwork_core.node import delivery
 from viiwork_core.node.addresses import Places
+from viiwork_core.node.admission import claims_at, greetings_at, mode_of, secret_of
 from viiwork_core.node.background import Background
 from viiwork_core.node.bridge import Bridge
 from viiwork_core.node.figures import Figures
 from viiwork_core.node.following import Following
 from viiwork_core.node.identity import identity_file, new_node_id
+from viiwork_core.node.learning import learning
 from viiwork_core.node.lock import locked
-from viiwork_core.node.meshwork import Mesh, local_member, open_mesh
+from viiwork_core.node.meshwork import Mesh, open_mesh
 from viiwork_core.node.models import Models
-from viiwork_core.node.narration import Narration
+from viiwork_core.node.naming import Naming
+from viiwork_core.node.narration import Narration, struck
+from viiwork_core.node.outlook import open_outlook
 from viiwork_core.node.plans import Planned, plan
+from viiwork_core.node.records import Records
 from viiwork_core.node.reload import Reload
 from viiwork_core.node.sharing import open_sharing
 from viiwork_core.node.views import Views
@@ -52,17 +55,13 @@ from viiwork_core.registry.guard import GuardedPolicy
 from viiwork_core.registry.options import Resolved, ResolvedModel
 from viiwork_core.routing.backends import Held, LocalBackends
 from viiwork_core.routing.router import Router
-from viiwork_core.security.secret import MeshSecret, SessionKeys, load_secret
-from viiwork_core.security.signing import Verifier
+from viiwork_core.security.ring import SecretRing
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.inference import Inference
-from viiwork_core.web.outcomes import Outcomes
 from viiwork_core.web.surface import Surface
 
 GRACE = 10.0
 """Seconds that saves and sends may take when the node stops."""
-
-_log = structlog.get_logger("viiwork.node")
 
 
 @asynccontextmanager
@@ -74,9 +73,7 @@ async def open_node(
     `reload` is heard from the moment that the node is open. None: its models stay as they are.
     Raises ConfigError for what cannot be started with.
     """
-    secret = None
-    if places.mesh_host is not None:
-        secret = load_secret(environ, variable=config.mesh.secret_env, open_mesh=config.mesh.open)
+    secret = secret_of(config, environ) if places.in_mesh else None
     state_dir = config.node.state_dir
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     commands = Commands(new_node_id())
@@ -95,7 +92,7 @@ class Node:
         config: Config,
         resolved: Resolved,
         places: Places,
-        secret: MeshSecret | None,
+        secret: SecretRing | None,
         commands: Commands,
         cards: Inventory,
     ) -> None:
@@ -111,9 +108,9 @@ class Node:
         self._models = Models(resolved.models, self._plan)
         self._book = SlotBook(self._clock)
         rng = random.Random()  # noqa: S311  # spreads load, keeps no secret
-        policy = GuardedPolicy(resolved.policy(resolved.policy_options), clock=self._clock, on_strike=_struck)
-        self._policy = policy
+        policy = GuardedPolicy(resolved.policy(resolved.policy_options), clock=self._clock, on_strike=struck)
         self._local = LocalBackends(self._book, policy, rng, self._held)
+        self._learning = learning(config, secret, self._models, self._book, self._clock)
         self._router = Router(
             node=config.node.name,
             local=self._local,
@@ -121,14 +118,17 @@ class Node:
             rng=rng,
             queue_max=config.routing.queue_max,
             stale_after=config.routing.stale_after,
+            candidates=self._learning.candidates(self._local),
         )
         self._dispatcher = Dispatcher(self._router, self._clock, queue_timeout=config.routing.queue_timeout)
         self._caches: Caches | None = None
         self._budget = BodyBudget(config.api.max_inflight_bytes)
         figures = Figures(self._models, self._book, self._router, self._budget, lambda: self._caches, self._clock)
         self._metrics = Metrics(figures.snapshot)
+        self._records = Records(config, policy, self._learning, self._metrics, self._router, self._clock)
         self._events = EventLog(self._clock, history=config.activity.event_history)
         self._narration = Narration(self._events, self._book)
+        self._naming = Naming(config, self._router, self._book, self._events, self._clock)
 
     def _plan(self, model: ResolvedModel) -> Planned:
         caches = self._config.node.state_dir / "kv" / "engines"
@@ -152,17 +152,23 @@ class Node:
             if lock.before is not None:
                 await end_leftovers(lock.before)
             lock.sign(self._node_id)
+            await self._naming.open()
+            self._learning.speeds.open()
             control = await stack.enter_async_context(ControlLoop())
             control.start(self._cards.run())
-            bridge = Bridge(self._book, self._saw)
+            bridge = Bridge(self._book, self._saw, self._cards)
             fleet = bridge.fleet(self._models.backends, self._config.health, node_id=self._node_id, clock=self._clock)
             engines = control.start(fleet.run())
-            stack.push_async_callback(_ended, engines)
+            stack.push_async_callback(ended, engines)
             background = await stack.enter_async_context(Background(GRACE))
             upstream = await stack.enter_async_context(Upstream())
             mesh = await self._mesh(stack, control, background)
+            self._naming.follow(mesh, background)
+            self._records.open(background, mesh)
             caches = self._caches = await self._sharing(control, background, mesh)
-            following = Following(self._models, caches, fleet, control, background)
+            self._learning.follow(caches)
+            background.serve(self._learning.speeds.run())
+            following = Following(self._models, caches, fleet, control, background, self._learning.speeds.follow)
             # While the links to other members and the engines are still there.
             stack.push_async_callback(background.settle)
             executor = Executor(
@@ -175,13 +181,15 @@ class Node:
                 spawn=background.start,
                 released=self._dispatcher.wake,
                 poke=fleet.poke,
+                first_byte_timeout=self._models.first_byte_timeout,
+                score=self._learning.speeds.score,
             )
             stack.enter_context(self._identity())
             stack.callback(self._events.close)
             self._events.emit("system", f"{self._config.node.name} is up")
             if reload is not None:
                 background.serve(reload.run(self._config, following.replace))
-            yield self._surface(executor, mesh, caches, following)
+            yield self._surface(executor, mesh, caches, following, background)
 
     def _saw(self) -> None:
         self._narration.look()
@@ -190,17 +198,19 @@ class Node:
     # The mesh
 
     async def _mesh(self, stack: AsyncExitStack, control: ControlLoop, background: Background) -> Mesh | None:
-        if self._places.mesh_host is None:
+        if not self._places.in_mesh:
             return None
         opening = open_mesh(
             self._config,
-            local_member(self._config, self._places, self._node_id, self._places.mesh_host),
+            self._places,
+            self._node_id,
             self._secret,
             [cls(options, self._context(cls.name)) for cls, options in self._resolved.discoveries],
             control=control,
             clock=self._clock,
             publish=self._heard,
             forget=self._forgot,
+            silent=self._router.silent,
         )
         mesh = await stack.enter_async_context(opening)
         background.serve(mesh.polls.run())
@@ -208,11 +218,14 @@ class Node:
 
     def _heard(self, view: PeerView) -> None:
         self._router.report(view)
+        self._learning.heard(view)
         self._narration.heard(view)
+        self._naming.heard(view)
         self._dispatcher.wake()
 
     def _forgot(self, node: str) -> None:
         self._router.forget(node)
+        self._learning.forgot(node)
         self._narration.forgot(node)
         self._dispatcher.wake()
 
@@ -237,13 +250,15 @@ class Node:
     async def _take(self, chunks: AsyncIterator[bytes]) -> None:
         assert self._caches is not None, "the surface is handed out after the caches were made"
         assert self._secret is not None, "an upload is proven before it is read"
-        await self._caches.take(chunks, self._secret.replica)
+        await self._caches.take(chunks, *(secret.replica for secret in self._secret.all))
 
     # What the web layer gets
 
-    def _surface(self, executor: Executor, mesh: Mesh | None, caches: Caches, following: Following) -> Surface:
+    def _surface(
+        self, executor: Executor, mesh: Mesh | None, caches: Caches, following: Following, background: Background
+    ) -> Surface:
         views = self._views(mesh)
-        claims = self._claims(mesh)
+        claims = claims_at(self._config, self._secret, mesh, node_id=self._node_id, clock=self._clock)
         return Surface(
             node=self._config.node.name,
             inference=self._inference(executor, mesh, claims, caches),
@@ -254,9 +269,14 @@ class Node:
             status=views.status,
             health=views.health,
             metrics=self._metrics.text,
+            why=self._records.why,
             events=self._events,
             park=following.park,
             take_replica=self._take,
+            aliases=self._naming,
+            outlook=open_outlook(self._config, views, mesh, self._events, background),
+            greetings=greetings_at(self._config, claims, node_id=self._node_id, age_s=views.age_s),
+            refusal=mesh.arrival.refusal if mesh else Future(),
             leave=lambda: self._leave(mesh),
         )
 
@@ -266,17 +286,6 @@ class Node:
         self._events.close()
         if mesh is not None:
             await mesh.membership.leave()
-
-    def _claims(self, mesh: Mesh | None) -> Claims:
-        verifier = None
-        if self._secret is not None:
-            verifier = Verifier(self._secret.signature, node_id=self._node_id, clock=self._clock)
-
-        def address_of(node: str) -> str | None:
-            members = mesh.membership.members() if mesh else ()
-            return next((member.host for member in members if member.node == node), None)
-
-        return Claims(verifier, address_of)
 
     def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims, caches: Caches) -> Inference:
         entry = Entry(
@@ -294,20 +303,23 @@ class Node:
             receiver=Receiver(local=self._local, executor=executor),
             claims=claims,
             saw=caches.saw,
-            session_key=SessionKeys(self._secret, mesh=self._config.mesh.name).session_key,
+            identify=self._learning.identify,
+            prompt_tokens=self._learning.prompt_tokens,
             max_body=self._config.api.max_body,
             budget=self._budget,
             stream_wait=self._config.api.stream_wait,
             clock=self._clock,
             events=self._events,
-            outcomes=Outcomes(self._policy.observe, self._metrics.ended, self._router.knows),
+            outcomes=self._records.outcomes,
+            accounts=self._records.accounts,
+            node=self._config.node.name,
+            resolve=self._naming.resolve,
         )
 
     def _forwarder(self, mesh: Mesh, caches: Caches) -> Forwarder:
         return Forwarder(node=self._config.node.name, links=mesh.links, turn_of=caches.turn_of, clock=self._clock)
 
     def _views(self, mesh: Mesh | None) -> Views:
-        mode = "none" if mesh is None else "secured" if self._secret else "open"
         return Views(
             node=self._config.node.name,
             node_id=self._node_id,
@@ -320,9 +332,11 @@ class Node:
             gpus=self._cards.gpus,
             clock=self._clock,
             started=self._started,
-            mesh=mode,
+            naming=self._naming,
+            learned=self._learning.learned,
+            mesh=mode_of(mesh, self._secret),
             totals=self._metrics.totals,
-            address=self._places.mesh_host,
+            address=lambda: mesh.arrival.host if mesh else None,
         )
 
     def _identity(self) -> AbstractContextManager[None]:
@@ -333,14 +347,3 @@ class Node:
             api=self._places.url,
             version=version("viiwork"),
         )
-
-
-async def _ended(work: Future[None]) -> None:
-    """Cancel what runs on the control loop, and wait for its end."""
-    work.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.wrap_future(work)
-
-
-def _struck(message: str) -> None:
-    _log.warning("policy strike", reason=message)

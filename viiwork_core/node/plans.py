@@ -31,6 +31,8 @@ class Planned:
     backends: tuple[BackendPlan, ...]
     wire: Wire
     shared: SharedModel | None
+    first_byte_timeout: float | None = None
+    """Seconds, as configured."""
 
 
 def plan(
@@ -57,7 +59,7 @@ def plan(
     if cache is not None and config.kv_share is not None:
         by_id: Mapping[str, Spec] = {one.id: one.spec for one in backends}
         shared = SharedModel(config.kv_share.group, config.kv_share.min_tokens, cache, by_id)
-    return Planned(config.name, backends, wire, shared)
+    return Planned(config.name, backends, wire, shared, config.first_byte_timeout)
 
 
 def _engine(model: ResolvedModel, context: Context) -> tuple[Engine, tuple[Address | None, ...], Wire]:

@@ -15,13 +15,13 @@ from viiwork_core.node import delivery
 from viiwork_core.node.background import Background
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.models import Models
-from viiwork_core.security.secret import MeshSecret
+from viiwork_core.security.ring import SecretRing
 
 
 async def open_sharing(
     config: Config,
     models: Models,
-    secret: MeshSecret | None,
+    secret: SecretRing | None,
     mesh: Mesh | None,
     *,
     book: SlotBook,
@@ -39,7 +39,7 @@ async def open_sharing(
         links = mesh.links
         sender = Sender(
             lambda member, stream: delivery.upload(links, member, stream),
-            secret.replica,
+            lambda: secret.replica,
             clock,
             max_bytes=room,
             ended=delivery.told,

@@ -6,16 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from viiwork_core.clock import Clock
 from viiwork_core.engines.gpus.gpu import Gpu
 from viiwork_core.engines.slots import Room, SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.report import CapacityReport, KvReport, ModelReport
+from viiwork_core.mesh.report import LONGEST_SILENCE, CapacityReport, KvReport, ModelReport
 from viiwork_core.node import machine
+from viiwork_core.node.hosts import Hosts, hosts_of, record_of
+from viiwork_core.node.learning import NOTHING, Learned
 from viiwork_core.node.models import Models
+from viiwork_core.node.naming import Naming
 from viiwork_core.node.plans import Planned
 from viiwork_core.observe.metrics import Totals
+from viiwork_core.routing.line import MOST_TOLD
 from viiwork_core.routing.router import Router
 from viiwork_core.web.catalog import ModelRecord, unique
 
@@ -45,16 +51,23 @@ class Views:
     gpus: Callable[[], Sequence[Gpu] | None] = tuple
     """This machine's cards; None: not known."""
 
+    learned: Callable[[str], Learned] = lambda _: NOTHING
+    """What its answers taught of a model."""
+
     totals: Callable[[str], Totals] = lambda _: Totals()
     """What has been counted of a model."""
 
-    address: str | None = None
-    """This node's address in the mesh."""
+    address: Callable[[], str | None] = lambda: None
+    """This node's address in the mesh, once it is known."""
+
+    naming: Naming | None = None
+    """What names stand for besides."""
 
     def capacity(self) -> CapacityReport:
         """This node's models and their room, without those that are parked."""
         reports = tuple(self._report(model) for model in self._serving())
-        return CapacityReport(node=self.node, node_id=self.node_id, ver=self.version, models=reports)
+        aliases = self.naming.digest if self.naming else msgspec.UNSET
+        return CapacityReport(node=self.node, node_id=self.node_id, ver=self.version, models=reports, aliases=aliases)
 
     def _serving(self) -> list[Planned]:
         return [model for model in self.models if model.name not in self.models.parked]
@@ -63,7 +76,7 @@ class Views:
         return self.book.room(model.name) or Room(0, 0, 0, len(model.backends), 0, None)
 
     def _report(self, model: Planned) -> ModelReport:
-        room = self._room(model)
+        room, learned = self._room(model), self.learned(model.name)
         return ModelReport(
             name=model.name,
             engine=model.backends[0].engine.name,
@@ -74,7 +87,17 @@ class Views:
             healthy_backends=room.healthy_backends,
             ctx=room.context or model.backends[0].spec.context,
             kv=self._kv(model),
+            dead_backends=self._dead(model),
+            first_byte_s=model.first_byte_timeout and min(model.first_byte_timeout, LONGEST_SILENCE),
+            score=learned.score,
+            service_s=learned.service_s,
+            active=learned.active,
+            heads=learned.heads,
         )
+
+    def _dead(self, model: Planned) -> int:
+        known = {backend.id for backend in model.backends}
+        return sum(view.id in known and view.state is BackendState.DEAD for view in self.book.views())
 
     def _kv(self, model: Planned) -> KvReport | None:
         prints = {view.fingerprint for view in self.book.views() if view.model == model.name and view.fingerprint}
@@ -85,12 +108,18 @@ class Views:
 
     def records(self) -> list[ModelRecord]:
         """The models that clients may ask for: the one source of all lists of them."""
-        local = [
-            ModelRecord(model.name, "local", self._room(model).context or model.backends[0].spec.context)
-            for model in self._serving()
-        ]
-        peers = [ModelRecord(name, "peer", context) for name, context in self.router.contexts().items()]
-        return unique([*local, *peers])
+        models = unique([record_of(name, hosts, self.node) for name, hosts in self.hosts().items()])
+        return unique([*models, *self.naming.records(models)]) if self.naming else models
+
+    def hosts(self) -> Hosts:
+        """Where each model of the mesh is served."""
+        now = self.clock.monotonic()
+        return hosts_of(self.capacity(), self.api(), self.router.reports(), self.router.fresh(now), now)
+
+    def api(self) -> str | None:
+        """ip:port of this node's API in the mesh, once it is known."""
+        host = self.address()
+        return None if host is None else f"[{host}]:{self.api_port}" if ":" in host else f"{host}:{self.api_port}"
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """503 only when models are configured, and not all parked, and none of their backends is healthy."""
@@ -108,7 +137,11 @@ class Views:
         return (200 if well else 503), body
 
     def _uptime(self) -> int:
-        return int(self.clock.monotonic() - self.started)
+        return int(self.age_s())
+
+    def age_s(self) -> float:
+        """Seconds since this process began."""
+        return self.clock.monotonic() - self.started
 
     def status(self) -> dict[str, Any]:
         """This node for people and tools."""
@@ -118,7 +151,7 @@ class Views:
             node=self.node,
             node_id=self.node_id,
             ver=self.version,
-            addr=self.address,
+            addr=self.address(),
             api_port=self.api_port,
             uptime_s=self._uptime(),
             host_mem_total_mb=total,
@@ -127,7 +160,26 @@ class Views:
             members=[self._member(member) for member in self.members()],
             gpus=None if cards is None else [self._gpu(card) for card in cards],
             models=[self._model(model) for model in self.models],
+            queue=self._elsewhere() or None,
         )
+
+    def _elsewhere(self) -> list[dict[str, Any]]:
+        """Who waits here for models that only other nodes have."""
+        own = {model.name for model in self.models}
+        models = [name for name in self.router.waited_for() if name not in own]
+        return [{"model": name, **one} for name in models for one in self._queue(name)][:MOST_TOLD]
+
+    def _queue(self, model: str) -> list[dict[str, Any]]:
+        """Who waits here for a model, in order."""
+        return [
+            _known(
+                request_id=one.request,
+                position=one.position,
+                waited_s=round(one.waited_s, 1),
+                estimate_s=None if one.estimate_s is None else round(one.estimate_s, 1),
+            )
+            for one in self.router.waiting(model, self.clock.monotonic())
+        ]
 
     @staticmethod
     def _gpu(card: Gpu) -> dict[str, Any]:
@@ -159,6 +211,7 @@ class Views:
             slots=room.slots,
             busy=room.busy,
             queued=self.router.queued(model.name),
+            queue=self._queue(model.name) or None,
             ctx=room.context,
             requests_total=totals.requests,
             tokens_total=totals.tokens,

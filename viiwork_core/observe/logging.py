@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
+from viiwork_core.observe.request_log import LineHandler, console_line, json_line
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -28,7 +30,8 @@ def setup_logging(json: bool, level: str, *, node: str | None = None, stream: Te
         raise ValueError(f"{level!r} is no log level; use debug, info, warning or error")
     out = sys.stderr if stream is None else stream
     shared = _shared(node)
-    handler = logging.StreamHandler(out)
+    line = json_line if json else None if out.isatty() else console_line
+    handler = LineHandler(out, line, node)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_rendering(json, out.isatty()))
     )

@@ -109,9 +109,11 @@ def _api(module: object) -> tuple[int, int] | None:
         return None
     if not (isinstance(stated, tuple) and [type(part) for part in stated] == [int, int]):
         raise PluginError("VIIWORK_API is not a pair of numbers, such as (1, 0)")
-    if stated[0] != API_MAJOR:
+    if stated[0] != API_MAJOR or stated[1] > API_MINOR:
+        older = "viiwork" if stated > (API_MAJOR, API_MINOR) else "the plugin"
         raise PluginError(
-            f"it is written for plugin API {stated[0]}.{stated[1]}, and this viiwork has {API_MAJOR}.{API_MINOR}"
+            f"it is written for plugin API {stated[0]}.{stated[1]}, and this viiwork has {API_MAJOR}.{API_MINOR}: "
+            f"update {older}"
         )
     return stated
 

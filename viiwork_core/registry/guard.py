@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
 
 import anyio
 
@@ -135,6 +136,29 @@ class Guard:
             raise PluginError(self._strikes.strike(f"{what} failed: {reason(error)}")) from error
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """A policy that can say why. Both are called later than `rank`, with what that was given, when somebody asks."""
+
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        """What the ranking went by, lower being better, by candidate; empty: it went by something else."""
+        ...
+
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        """In a few words, why `first` was ranked first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a ranking is as it is."""
+
+    rule: str
+    """Empty: the policy does not say."""
+
+    prices: Mapping[str, float]
+
+
 class GuardedPolicy(Policy):
     """A policy that always ranks: where the plugin's own fails or is benched, least_busy stands in."""
 
@@ -146,22 +170,42 @@ class GuardedPolicy(Policy):
         self._clock = clock
         self._strikes = Strikes(f"policy {policy.name}", clock, on_strike)
         self._fallback = LeastBusy(NoOptions())
+        self.ranked_by = policy.name
+        """The policy that made the last ranking: the plugin's own, or the one that stands in."""
 
     def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
         """As the policy ranks, if what it says is a ranking; late is still right, and a strike."""
         if self._strikes.benched():
-            return self._fallback.rank(query, candidates, rng)
+            return self._stand_in(query, candidates, rng)
         started = self._clock.monotonic()
         try:
             ranking = _checked(self._policy.rank(query, candidates, rng), candidates)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # plugin code
             self._strikes.strike(f"rank failed: {reason(error)}")
-            return self._fallback.rank(query, candidates, rng)
+            return self._stand_in(query, candidates, rng)
+        self.ranked_by = self._policy.name
         if (took := self._clock.monotonic() - started) > RANK_DEADLINE_S:
             self._strikes.strike(f"rank took {took * 1000:.0f} ms of {RANK_DEADLINE_S * 1000:.0f} ms")
         else:
             self._strikes.clear()
         return ranking
+
+    def _stand_in(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
+        self.ranked_by = self._fallback.name
+        return self._fallback.rank(query, candidates, rng)
+
+    def why(self, by: str, query: Query, candidates: Sequence[Candidate], first: str) -> Reason:
+        """Why the policy `by` ranked `first` first, as far as it says."""
+        policy = self._policy if by == self._policy.name else self._fallback
+        if not isinstance(policy, Explains):
+            return Reason("", {})
+        try:
+            rule, prices = policy.explain(query, candidates, first), policy.prices(query, candidates)
+            known = {place.id: float(prices[place.id]) for place in candidates if place.id in prices}
+            return Reason(str(rule)[:_MAX_REASON], known)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # plugin code
+            # No strike: whoever may ask could bench a policy that ranks well.
+            return Reason(f"it could not say: {reason(error)}", {})
 
     def observe(self, outcome: Outcome) -> None:
         """Tell the policy; what it raises is a strike and goes no further."""
@@ -176,6 +220,8 @@ def _checked(ranking: object, candidates: Sequence[Candidate]) -> tuple[str, ...
     if isinstance(ranking, str) or not isinstance(ranking, Sequence):
         raise PluginError(f"a {type(ranking).__name__} is no ranking")
     ids = tuple(ranking)
+    if len(candidates) == 1 and ids == (candidates[0].id,):
+        return ids
     known = {candidate.id for candidate in candidates}
     if any(not isinstance(entry, str) or entry not in known for entry in ids):
         raise PluginError("the ranking names a place that is no candidate")

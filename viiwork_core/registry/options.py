@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from viiwork_core.config.problems import Location, Problem, as_error, from_validation
+from viiwork_core.config.problems import Location, Problem, as_error, from_validation, near_miss
 from viiwork_core.config.schema import Config, MeshConfig, ModelConfig
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.capabilities import Attaches, RunsOnCpu
@@ -114,22 +114,38 @@ class _Resolution:
             blocks[seeds] = (("mesh", "seeds"), {"addresses": mesh.seeds})
         blocks |= {cls: (("mesh", cls.name), {}) for cls in active if cls not in blocks}
         read = {cls: self._options(cls.Options, block, where) for cls, (where, block) in blocks.items()}
-        return tuple((cls, options) for cls, options in read.items() if cls in active and options is not None)
+        sound = [(cls, options) for cls, options in read.items() if options is not None]
+        return tuple((cls, options) for cls, options in sound if self._on(cls, options, by_default=cls in active))
+
+    def _on(self, cls: type[Discovery], options: PluginOptions, *, by_default: bool) -> bool:
+        """What a source's options say of it goes before what the network says, unless there is to be no mesh."""
+        if self._config.mesh.network == "none":
+            return False
+        try:
+            wanted = attempt(f"asking whether {cls.name} is on", lambda: cls.wanted(options))
+        except ViiworkError as error:
+            self._problems.append(Problem(("mesh", cls.name), error.message, error.remedy))
+            return False
+        return by_default if wanted is None else wanted
 
     def _of_network(self, mesh: MeshConfig) -> list[type[Discovery]]:
         if mesh.network in {"none", "seeds"}:
             return []
         if mesh.network is not None:
-            found, package = list(self._registry.discoveries(mesh.network)), _PACKAGES[mesh.network]
-            what = f"no installed discovery serves {mesh.network}"
+            found = list(self._registry.discoveries(mesh.network))
+            what, package = f"no installed discovery serves {mesh.network}", _PACKAGES.get(mesh.network)
         else:
             names = [name for name in self._registry.names("discovery") if name != _SEEDS]
             found = [cls for cls in map(self._registry.discovery, names) if cls.networks]
             what, package = "is not set, and no discovery is installed", " or ".join(_PACKAGES.values())
         if not found:
-            remedy = f"pip install {package}, or set it to seeds or none"
+            remedy = f"pip install {package}, or set it to seeds or none" if package else self._networks(mesh.network)
             self._problems.append(Problem(("mesh", "network"), what, remedy))
         return found
+
+    def _networks(self, unknown: str | None) -> str:
+        known = sorted({*_PACKAGES, *self._registry.names("discovery"), "none"})
+        return near_miss(unknown or "", known) or f"set it to one of {', '.join(known)}"
 
     def _source(self, key: str) -> type[Discovery] | None:
         """The discovery that a block of mesh belongs to: by its name, or as the only one of that network."""

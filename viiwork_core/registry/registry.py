@@ -92,7 +92,7 @@ class Registry:
     def discoveries(self, network: str) -> tuple[type[Discovery], ...]:
         """The discoveries that mesh.network turns on, by name; none is no error."""
         found = [cast("type[Discovery]", self._classes["discovery", name]) for name in self.names("discovery")]
-        return tuple(cls for cls in found if network in cls.networks)
+        return tuple(cls for cls in found if network in {cls.name, *cls.networks})
 
     def cache_transfer(self, engine_name: str) -> type[CacheTransfer]:
         """The cache transfer that serves an engine. Raises ConfigError."""

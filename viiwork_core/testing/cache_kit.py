@@ -9,6 +9,7 @@ Wire.session_header and its slot in Wire.slot_field, where the engine has them, 
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,11 +23,21 @@ from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Engine, Spec
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.errors import CacheRefused, EngineRefused
-from viiwork_core.testing.clauses import Clause, Finding, judge, require
-from viiwork_core.testing.conversation import Answer, Message, Talk, Usage, follow_up, opening
-from viiwork_core.testing.servers import READY_LIMIT, launched
+from viiwork_core.testing.clauses import Clause, Finding, Verdict, findings, judge, require, verdict
+from viiwork_core.testing.conversation import CHAT, Answer, Message, Talk, Usage, follow_up, opening
+from viiwork_core.testing.servers import READY_LIMIT, kit_context, launched
 
-__all__ = ["CACHE_CLAUSES", "CacheCase", "Clause", "Finding", "check_cache"]
+__all__ = [
+    "CACHE_CLAUSES",
+    "CacheCase",
+    "Clause",
+    "Finding",
+    "Verdict",
+    "check_cache",
+    "examine_cache",
+    "judge",
+    "kit_context",
+]
 
 TURN_WORDS = 1500
 NEXT_WORDS = 30
@@ -99,6 +110,10 @@ class Instance:
 
     async def holds(self, session: SessionRef) -> int | None:
         return await self.transfer.holds(self.spec, self.talk.address, session)
+
+    async def covers(self, file: CacheFile, messages: list[Message]) -> int | None:
+        body = json.dumps({"model": self.talk.wire.model or self.spec.model, "messages": messages, "max_tokens": 16})
+        return await self.transfer.covers(self.spec, self.talk.address, file, CHAT, body.encode())
 
     async def read(self) -> CacheFile:
         return await anyio.to_thread.run_sync(self.transfer.read, self.file)
@@ -241,6 +256,33 @@ async def holds_is_plausible(case: CacheCase) -> None:
     require(held is None or usage.prompt <= held <= most, f"holds {held} tokens after a turn of {usage}")
 
 
+async def covers_is_plausible(case: CacheCase) -> None:
+    """All of the file for the conversation's next turn, and little for another conversation; or None."""
+    async with case.instance("covers") as one:
+        first = await one.talk.turn(messages := case.opening(seed=81), session(7))
+        await one.save(session(7))
+        file = await one.read()
+        ours = await one.covers(file, follow_up(messages, first, NEXT_WORDS, seed=82))
+        theirs = await one.covers(file, case.opening(seed=83))
+    most = usage_of(first).prompt + usage_of(first).completion
+    require(
+        ours is None or REUSED_SHARE * most <= ours <= most, f"covers says {ours} of {most} tokens for the next turn"
+    )
+    require(theirs is None or theirs < most / 2, f"covers says {theirs} of {most} tokens for another conversation")
+
+
+async def a_missing_file_is_refused(case: CacheCase) -> None:
+    async with case.instance("missing") as one:
+        first = await one.talk.turn(messages := case.opening(seed=91), session(8))
+        try:
+            restored = await one.restore(session(8))
+        except (CacheRefused, EngineRefused):
+            restored = -1
+        require(restored < 0, f"a file that is not there is accepted, with {restored} tokens")
+        answer = await one.talk.turn(follow_up(messages, first, NEXT_WORDS, seed=92), session(8))
+        require(answer.text, "the engine writes nothing after it was asked for a file that is not there")
+
+
 CACHE_CLAUSES: tuple[Clause[CacheCase], ...] = (
     Clause(1, "it names the engine that it serves", names_its_engine),
     Clause(2, "the fingerprint does not depend on port, index and folder", fingerprint_is_stable),
@@ -252,9 +294,16 @@ CACHE_CLAUSES: tuple[Clause[CacheCase], ...] = (
     Clause(8, "the segments follow each other from byte 0 to the end", segments_cover_the_file),
     Clause(9, "a file that is cut short is refused, and harms nothing", a_cut_file_is_refused),
     Clause(10, "holds says None, or what the last turn left", holds_is_plausible),
+    Clause(11, "covers says None, or what a prompt shares with the file", covers_is_plausible),
+    Clause(12, "a file that is not there is refused, and harms nothing", a_missing_file_is_refused),
 )
 
 
+async def examine_cache(case: CacheCase) -> list[Verdict]:
+    """A verdict on each clause, in the clauses' order. Starts about a dozen processes, two at once."""
+    return [await verdict(clause, case) for clause in CACHE_CLAUSES]
+
+
 async def check_cache(case: CacheCase) -> list[Finding]:
-    """Check all clauses and return what is wrong, in the clauses' order. Starts about eight processes, two at once."""
-    return [one for clause in CACHE_CLAUSES for one in await judge(clause, case)]
+    """Check all clauses and return what is wrong, in the clauses' order."""
+    return findings(await examine_cache(case))

@@ -1,15 +1,17 @@
-"""What the kits are made of: numbered clauses, and findings where one is broken."""
+"""What the kits are made of: numbered clauses, a verdict on each, and findings where one is broken."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import anyio
 
 CLAUSE_LIMIT = 120.0
+
+Judgement = Literal["pass", "fail", "not checked"]
 
 C = TypeVar("C")
 
@@ -25,11 +27,22 @@ class Clause(Generic[C]):
 
 @dataclass(frozen=True)
 class Finding:
-    """A clause that an engine broke."""
+    """A clause that a plugin broke."""
 
     clause: int
     rule: str
     problem: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one clause."""
+
+    clause: int
+    rule: str
+    outcome: Judgement
+    problem: str = ""
+    """What is wrong, or why it was not checked."""
 
 
 def require(condition: object, problem: str) -> None:
@@ -47,16 +60,31 @@ def blaming(what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: {error!r}") from error
 
 
-async def judge(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) -> list[Finding]:
-    """Check one clause: an empty list, or what is wrong. Whatever the plugin raises is a finding, never an error."""
+async def verdict(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) -> Verdict:
+    """Check one clause, for `limit` seconds at most. Whatever the plugin raises is a verdict, never an error."""
     problem = f"not done within {limit:g} s"
     with anyio.move_on_after(limit):
         try:
             await clause.check(case)
         except AssertionError as error:
-            problem = str(error)
+            problem = str(error) or "an assertion without words"
         except Exception as error:  # noqa: BLE001  # judging foreign code: each failure of it is a result
             problem = f"raised {error!r}"
         else:
-            return []
-    return [Finding(clause.number, clause.rule, problem)]
+            return Verdict(clause.number, clause.rule, "pass")
+    return Verdict(clause.number, clause.rule, "fail", problem)
+
+
+def unchecked(clause: Clause[C], why: str) -> Verdict:
+    """The verdict on a clause that could not be looked at."""
+    return Verdict(clause.number, clause.rule, "not checked", why)
+
+
+def findings(verdicts: Sequence[Verdict]) -> list[Finding]:
+    """What is wrong."""
+    return [Finding(one.clause, one.rule, one.problem) for one in verdicts if one.outcome == "fail"]
+
+
+async def judge(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) -> list[Finding]:
+    """Check one clause: an empty list, or what is wrong."""
+    return findings([await verdict(clause, case, limit=limit)])

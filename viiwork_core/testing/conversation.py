@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import anyio
 import httpx
 
 from viiwork_core.contracts.cache import SessionRef
@@ -89,18 +90,34 @@ class Talk:
 
         Raises BadAnswer for an answer that cannot be read, httpx.HTTPError for one that breaks off.
         """
+        body, headers = self._request(messages, session, stream=stream, max_tokens=max_tokens, **extra)
+        timeout = httpx.Timeout(ANSWER_LIMIT)
+        async with httpx.AsyncClient(timeout=timeout, trust_env=False) as http:
+            answer = await http.post(self.address.url + CHAT, json=body, headers=headers)
+        return read_answer(answer, stream=stream)
+
+    async def leave(self, messages: Sequence[Message], session: SessionRef, *, within: float, max_tokens: int) -> None:
+        """Ask for a stream, and hang up at its first bytes, or after `within` seconds without any."""
+        body, headers = self._request(messages, session, stream=True, max_tokens=max_tokens)
+        timeout = httpx.Timeout(ANSWER_LIMIT)
+        async with httpx.AsyncClient(timeout=timeout, trust_env=False) as http:
+            with anyio.move_on_after(within):
+                async with http.stream("POST", self.address.url + CHAT, json=body, headers=headers) as answer:
+                    async for _ in answer.aiter_raw():
+                        return
+
+    def _request(
+        self, messages: Sequence[Message], session: SessionRef | None, **fields: Any
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Body and headers."""
         model = self.wire.model or self.spec.model
-        body: dict[str, Any] = {"model": model, "messages": list(messages), "max_tokens": max_tokens}
-        body |= {"temperature": 0, "stream": stream, **extra}
+        body: dict[str, Any] = {"model": model, "messages": list(messages), "temperature": 0, **fields}
         headers = dict(self.wire.headers)
         if session is not None and self.wire.slot_field is not None:
             body[self.wire.slot_field] = session.slot
         if session is not None and self.wire.session_header is not None:
             headers[self.wire.session_header] = session.key
-        timeout = httpx.Timeout(ANSWER_LIMIT)
-        async with httpx.AsyncClient(timeout=timeout, trust_env=False) as http:
-            answer = await http.post(self.address.url + CHAT, json=body, headers=headers)
-        return read_answer(answer, stream=stream)
+        return body, headers
 
     async def turn(self, messages: Sequence[Message], session: SessionRef, max_tokens: int = 16) -> Answer:
         """Send one turn of a session. Raises BadAnswer unless it is answered with text."""

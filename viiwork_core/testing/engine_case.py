@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,9 @@ class EngineCase:
 
     settle_within: float = 5.0
     """Seconds within which the engine's load must show what was done to it."""
+
+    upstream: Callable[[Spec], Launch] | None = None
+    """What to start in place of what `launch` says, such as a fake of the engine; None: what it says."""
 
     address: Address | None = None
     """Set by the kit for live clauses: where the engine runs, and the pid of the process that was started, if any."""

@@ -3,60 +3,89 @@
     case = EngineCase(engine=MyEngine, options=MyOptions(...), spec=spec, context=kit_context(folder))
     assert not await check_engine(case)
 
-Clauses 1 to 8 need no process. For the others the kit starts the engine once, for real, so the case's spec must name a
-model that loads here; with two slots or more all clauses have something to look at. For an engine that attaches, a
-server must run at the first of its addresses.
+Clauses 1 to 8, 22 and 23 need no process. For the others the kit starts the engine once, for real, so the case's spec
+must name a model that loads here; with two slots or more all clauses have something to look at. For an engine that
+attaches, a server must run at the first of its addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from viiwork_core.testing.clauses import Clause, Finding, judge
+from viiwork_core.testing.ability_clauses import STARTED_ABILITIES, UNSTARTED_ABILITIES
+from viiwork_core.testing.clauses import Clause, Finding, Verdict, findings, judge, unchecked, verdict
 from viiwork_core.testing.engine_case import EngineCase
 from viiwork_core.testing.servers import attached, kit_context, launched, running
 from viiwork_core.testing.static_clauses import STATIC_CLAUSES
 from viiwork_core.testing.wire_clauses import WIRE_CLAUSES
 
-__all__ = ["ENGINE_CLAUSES", "Clause", "EngineCase", "Finding", "check_engine", "kit_context", "running"]
+__all__ = [
+    "ENGINE_CLAUSES",
+    "Clause",
+    "EngineCase",
+    "Finding",
+    "Verdict",
+    "check_engine",
+    "examine_engine",
+    "judge",
+    "kit_context",
+    "running",
+]
 
 LIVE_LIMIT = 900.0
 
 
 async def starts(case: EngineCase) -> None:
     """Start the engine and end it again."""
-    async with case.opened() as engine, running(engine, case.spec, ready_within=case.ready_within):
+    async with live(case):
         pass
 
 
 @asynccontextmanager
-async def _live(case: EngineCase) -> AsyncIterator[EngineCase]:
-    """The case with a running engine."""
+async def live(case: EngineCase) -> AsyncIterator[EngineCase]:
+    """The case with a running engine. Raises NotReady."""
     async with case.opened() as engine:
         if case.attaches:
             yield replace(case, address=await attached(engine, ready_within=case.ready_within))
             return
-        async with launched(engine, case.spec, ready_within=case.ready_within) as process:
+        async with launched(engine, case.spec, ready_within=case.ready_within, upstream=case.upstream) as process:
             yield replace(case, spec=process.spec, address=process.address, pid=process.child.pid)
 
 
 STARTS = Clause(9, "what launch says starts, or what it attaches to is there, and becomes ready", starts)
-ENGINE_CLAUSES: tuple[Clause[EngineCase], ...] = (*STATIC_CLAUSES, STARTS, *WIRE_CLAUSES)
+UNSTARTED: tuple[Clause[EngineCase], ...] = (*STATIC_CLAUSES, *UNSTARTED_ABILITIES)
+STARTED: tuple[Clause[EngineCase], ...] = (*WIRE_CLAUSES, *STARTED_ABILITIES)
+NEED_A_LAUNCH = frozenset({3, 4, 23})
+"""Clauses that ask `launch` for a model that can be loaded, though nothing is started."""
+
+ENGINE_CLAUSES: tuple[Clause[EngineCase], ...] = tuple(
+    sorted((*UNSTARTED, STARTS, *STARTED), key=lambda clause: clause.number)
+)
+
+
+async def examine_engine(case: EngineCase, *, left_out: Mapping[int, str] | None = None) -> list[Verdict]:
+    """A verdict on each clause, in the clauses' order. Starts the engine once.
+
+    When it does not start, clause 9 says so, and what needs it is not checked; neither are the clauses in `left_out`,
+    which says why. Without clause 9 nothing is started.
+    """
+    excused = dict(left_out or {})
+    verdicts = [await verdict(clause, case) for clause in UNSTARTED if clause.number not in excused]
+
+    async def check_live(case: EngineCase) -> None:
+        async with live(case) as started:
+            verdicts.extend([await verdict(clause, started) for clause in STARTED if clause.number not in excused])
+
+    if STARTS.number not in excused:
+        verdicts.append(await verdict(replace(STARTS, check=check_live), case, limit=LIVE_LIMIT))
+    seen = {one.clause for one in verdicts}
+    first = excused.get(STARTS.number, f"clause {STARTS.number} comes first")
+    rest = [unchecked(one, excused.get(one.number, first)) for one in ENGINE_CLAUSES if one.number not in seen]
+    return sorted(verdicts + rest, key=lambda one: one.clause)
 
 
 async def check_engine(case: EngineCase) -> list[Finding]:
-    """Check all clauses and return what is wrong, in the clauses' order. Starts the engine once.
-
-    When it does not start, that is the finding, and what needs it is not checked.
-    """
-    findings = [one for clause in STATIC_CLAUSES for one in await judge(clause, case)]
-
-    async def check_live(case: EngineCase) -> None:
-        async with _live(case) as live:
-            for clause in WIRE_CLAUSES:
-                findings.extend(await judge(clause, live))
-
-    started = await judge(replace(STARTS, check=check_live), case, limit=LIVE_LIMIT)
-    return sorted(findings + started, key=lambda finding: finding.clause)
+    """Check all clauses and return what is wrong, in the clauses' order."""
+    return findings(await examine_engine(case))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ import anyio
 
 from viiwork_core.contracts.capabilities import Attaches, Prepares
 from viiwork_core.contracts.context import Context
-from viiwork_core.contracts.engine import Address, Engine, Probe, Spec
+from viiwork_core.contracts.engine import Address, Engine, Launch, Probe, Spec
 from viiwork_core.engines.commands import Commands
 from viiwork_core.engines.digest import Digests
 from viiwork_core.engines.environment import child_environment
@@ -44,15 +44,22 @@ class Running:
 
 
 @asynccontextmanager
-async def launched(engine: Engine, spec: Spec, *, ready_within: float = READY_LIMIT) -> AsyncIterator[Running]:
-    """Start what `engine.launch` says on a free port, wait until `probe` is ready, and end it afterwards.
+async def launched(
+    engine: Engine,
+    spec: Spec,
+    *,
+    ready_within: float = READY_LIMIT,
+    upstream: Callable[[Spec], Launch] | None = None,
+) -> AsyncIterator[Running]:
+    """Start what `engine.launch` says, or `upstream` in its place, on a free port, wait until `probe` is ready, and end
+    it afterwards.
 
     Raises NotReady, or what the engine raises.
     """
     spec = replace(spec, port=free_port())
-    if isinstance(engine, Prepares):
+    if upstream is None and isinstance(engine, Prepares):
         await engine.prepare(spec)
-    launch = engine.launch(spec)
+    launch = engine.launch(spec) if upstream is None else upstream(spec)
     if launch is None:
         raise NotReady("launch() says that there is nothing to start")
     child = await start_group(launch.argv, child_environment("kit", launch.env), LineSink(_ignore))
@@ -62,7 +69,7 @@ async def launched(engine: Engine, spec: Spec, *, ready_within: float = READY_LI
         yield Running(address, spec, child)
     finally:
         with anyio.CancelScope(shield=True):
-            await child.end()
+            await child.end(engine.stop_timeout)
 
 
 @asynccontextmanager

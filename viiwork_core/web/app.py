@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 from quart import Quart
 
 from viiwork_core.errors import Forbidden, MethodNotAllowed, ViiworkError
+from viiwork_core.mesh.greeting import PATH as GREETING
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import Receive, Scope, Send, request_id
-from viiwork_core.web import activity, parking, peers
+from viiwork_core.web import activity, aliases, mesh_stream, parking, peers
 from viiwork_core.web.error_pages import send_error
 from viiwork_core.web.openai import read_endpoints
 from viiwork_core.web.surface import Surface
@@ -22,11 +23,13 @@ OpenNode = Callable[[], AbstractAsyncContextManager[Surface]]
 
 CAPACITY = "/v1/capacity"
 REPLICAS = "/v1/kv/replicas"
-ACTIVITY_STREAM = "/v1/activity/stream"
+ACTIVITY_STREAM = activity.STREAM
 
 _METHODS = {
     CAPACITY: ("GET", "HEAD"),
+    GREETING: ("GET",),
     ACTIVITY_STREAM: ("GET", "HEAD"),
+    mesh_stream.PATH: ("GET", "HEAD"),
     REPLICAS: ("PUT",),
     parking.DOWN: ("POST",),
     parking.UP: ("POST",),
@@ -87,12 +90,18 @@ class Application:
             await surface.inference(scope, receive, send)
         elif path == CAPACITY:
             await peers.capacity(surface, scope, receive, send)
+        elif path == GREETING:
+            await surface.greetings(scope, send)
         elif path == ACTIVITY_STREAM:
-            await activity.stream(surface.events, scope, receive, send)
+            await activity.told(surface.events, surface.claims, scope, receive, send)
+        elif path == mesh_stream.PATH:
+            await mesh_stream.stream(surface.outlook.viewers, scope, receive, send)
         elif path == REPLICAS:
             await peers.replica(surface, scope, receive, send)
         elif path in (parking.DOWN, parking.UP):
             await parking.park(surface, scope, receive, send)
+        elif path == aliases.PATH or path.startswith(f"{aliases.PATH}/"):
+            await aliases.aliases(surface, scope, receive, send)
         else:
             assert self._pages is not None
             await cast(Any, self._pages)(scope, receive, send)

@@ -26,15 +26,21 @@ class ModelRecord:
     context: int | None
     """Tokens that a request may have; None: not known."""
 
+    target: str | None = None
+    """What an alias stands for."""
 
-def openai(records: Iterable[ModelRecord]) -> dict[str, Any]:
+
+def openai(records: Iterable[ModelRecord], created: int) -> dict[str, Any]:
     """GET /v1/models."""
-    return {"object": "list", "data": [_openai_entry(record) for record in records]}
+    return {"object": "list", "data": [openai_entry(record, created) for record in records]}
 
 
-def _openai_entry(record: ModelRecord) -> dict[str, Any]:
+def openai_entry(record: ModelRecord, created: int) -> dict[str, Any]:
+    """One of its entries; also GET /v1/models/NAME. `created`: when this node opened, in Unix seconds. Clients want a
+    number there, and of a model of another node no better one is known."""
     context = {} if record.context is None else {"max_model_len": record.context, "context_length": record.context}
-    return {"id": record.id, "object": "model", "owned_by": record.owned_by, **context}
+    target = {} if record.target is None else {"target": record.target}
+    return {"id": record.id, "object": "model", "created": created, "owned_by": record.owned_by, **target, **context}
 
 
 def litellm(records: Iterable[ModelRecord]) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def _opencode_entry(record: ModelRecord) -> dict[str, Any]:
     output = min(context // 4, LONGEST_OUTPUT)
     return {
         "id": record.id,
-        "name": record.id,
+        "name": record.id if record.target is None else f"{record.id} -> {record.target}",
         "release_date": "",
         "attachment": False,
         "reasoning": False,

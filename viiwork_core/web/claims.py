@@ -2,22 +2,53 @@
 
 A request that carries a hop is served here or not at all, proven or not. In a secured mesh an unproven one is answered
 401 with the reason. In an open mesh the claim counts if the request comes from an address of that member; otherwise it
-is an ordinary client's, and still not forwarded again.
+is an ordinary client's, and still not forwarded again. Either is told in the log, for each claimed name once a minute.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
+import structlog
 
+from viiwork_core.clock import Clock, SystemClock
 from viiwork_core.errors import Forbidden, Unauthorized
+from viiwork_core.mesh.greeting import Caller, Verdict, judge
+from viiwork_core.mesh.member import embedded
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import LARGE, Scope, target
-from viiwork_core.security.signing import AUTH, FORWARDED, STREAMED, Digest, Signed, Verifier, digest, header_text
+from viiwork_core.security.signing import AUTH, FORWARDED, NODE, STREAMED, Digest, Signed, Verifier, digest, header_text
+
+QUIET_S: Final = 60.0
+MAX_NAMES: Final = 256
+
+_log = structlog.get_logger("viiwork.mesh")
+
+
+class Doubts:
+    """Tells the log of claims that were not proven: each name once a minute, for the last 256 names."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: OrderedDict[str, float] = OrderedDict()
+
+    def tell(self, claimed: str, client: str, reason: str) -> None:
+        """`claimed`: the name, as it came."""
+        now = self._clock.monotonic()
+        name = "".join(filter(str.isprintable, claimed))[:64]
+        if now - self._told.get(name, -QUIET_S) < QUIET_S:
+            return
+        self._told[name] = now
+        self._told.move_to_end(name)
+        if len(self._told) > MAX_NAMES:
+            self._told.popitem(last=False)
+        _log.warning("a claim was not proven", claimed=name, address=client, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +58,19 @@ class Claims:
     verifier: Verifier | None
     """None in an open mesh or none at all."""
 
-    address_of: Callable[[str], str | None]
-    """The address of an alive member, by name."""
+    addresses_of: Callable[[str], Iterable[str]]
+    """Where an alive member's requests may come from, by name: IP addresses."""
+
+    node: str = ""
+    """In an open mesh this node's name: what is not believed there is an ordinary request, for this node alone."""
+
+    mode: str = "none"
+    """secured, open or none."""
+
+    mesh: str = "default"
+    """The mesh's name."""
+
+    doubts: Doubts = field(default_factory=lambda: Doubts(SystemClock()))
 
     async def hop(self, scope: Scope, body: bytes) -> str | None:
         """The member that forwarded this; "" when a claim could not be believed; None when there is none.
@@ -39,9 +81,25 @@ class Claims:
         if claimed is None:
             return None
         if self.verifier is not None:
-            return (await self._verified(scope, body)).forwarded
-        client = scope.get("client")
-        return claimed if client and self.address_of(claimed) == client[0] else ""
+            try:
+                return (await self._verified(scope, body)).forwarded
+            except Unauthorized as error:
+                self.doubts.tell(claimed, client_of(scope), error.message)
+                raise
+        if _is_among(client_of(scope), self.addresses_of(claimed)):
+            return claimed
+        self.doubts.tell(claimed, client_of(scope), "no member of that name has this address")
+        return ""
+
+    def verdict(self, scope: Scope, caller: Caller) -> Verdict:
+        """What keeps a node out that greets this one."""
+        refusal: str | None = None
+        if self.verifier is not None:
+            try:
+                self._verify(scope, digest(b""))
+            except Unauthorized as error:
+                refusal = error.message
+        return judge(caller, mode=self.mode, name=self.mesh, refusal=refusal)
 
     async def write(self, scope: Scope, body: bytes) -> None:
         """Let a write of the operator's through: signed in a secured mesh, else from this machine and no web page.
@@ -66,10 +124,17 @@ class Claims:
         proof = await anyio.to_thread.run_sync(digest, body) if len(body) > LARGE else digest(body)
         return self._verify(scope, proof)
 
-    def read(self, scope: Scope) -> None:
-        """Check a member's read, if it is signed: anybody may read, but a wrong secret is told."""
-        if self.verifier is not None and first(scope["headers"], AUTH.lower().encode()) is not None:
-            self._verify(scope, digest(b""))
+    def read(self, scope: Scope) -> str | None:
+        """The member that reads; None: anybody, who may read as well, but a wrong secret is told.
+
+        Raises Unauthorized in a secured mesh.
+        """
+        if self.verifier is None:
+            claimed = first(scope["headers"], NODE.lower().encode())
+            return claimed if claimed and _is_among(client_of(scope), self.addresses_of(claimed)) else None
+        if first(scope["headers"], AUTH.lower().encode()) is None:
+            return None
+        return self._verify(scope, digest(b"")).node
 
     def upload(self, scope: Scope) -> Signed:
         """Demand a member's signature on a streamed upload. Raises Unauthorized."""
@@ -80,6 +145,21 @@ class Claims:
     def _verify(self, scope: Scope, proof: Digest) -> Signed:
         assert self.verifier is not None
         return self.verifier.verify(scope["method"], target(scope), header_text(scope["headers"]), proof)
+
+
+def client_of(scope: Scope) -> str:
+    """The IP address that a request comes from; empty where the server does not know."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _is_among(client: str, addresses: Iterable[str]) -> bool:
+    """Whether packets to `client` go to one of `addresses`: a v4-mapped form is the address inside."""
+    try:
+        inner = embedded(ipaddress.ip_address(client))
+        return any(embedded(ipaddress.ip_address(one)) == inner for one in addresses)
+    except ValueError:
+        return False
 
 
 def _hostname(host: str) -> str:
@@ -96,5 +176,4 @@ def _is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+    return embedded(address).is_loopback

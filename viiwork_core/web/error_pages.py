@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from http import HTTPStatus
+
 import msgspec
 
 from viiwork_core.errors import ViiworkError
@@ -25,6 +28,14 @@ def error_headers(error: ViiworkError) -> dict[str, str]:
     return headers
 
 
+def error_answer(error: ViiworkError) -> bytes:
+    """A whole answer in HTTP/1.1, for where no application answers. It ends the connection."""
+    body = error_body(error)
+    headers = {**error_headers(error), "content-length": len(body), "connection": "close"}
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
 async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
     """A whole answer in one go."""
     raw: list[Raw] = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
@@ -33,9 +44,12 @@ async def send_json(send: Send, status: int, body: bytes, headers: dict[str, str
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def send_error(send: Send, error: ViiworkError, *, request_id: str) -> None:
-    """An error as the whole answer."""
-    await send_json(send, error.status, error_body(error), {**error_headers(error), "x-request-id": request_id})
+async def send_error(
+    send: Send, error: ViiworkError, *, request_id: str, extra: Mapping[str, str] | None = None
+) -> None:
+    """An error as the whole answer, with `extra` headers, in lower case."""
+    headers = {**(extra or {}), **error_headers(error), "x-request-id": request_id}
+    await send_json(send, error.status, error_body(error), headers)
 
 
 async def send_cut(exchange: Exchange, error: ViiworkError) -> None:

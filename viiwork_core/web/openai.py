@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,9 @@ from viiwork_core.web.surface import Surface
 
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
 
+MOST_NAMES = 50
+"""Models that an error lists."""
+
 
 def read_endpoints(surface: Surface) -> Quart:
     """What is read now and then. Errors have OpenAI's shape, also for unknown paths and methods."""
@@ -27,22 +31,20 @@ def read_endpoints(surface: Surface) -> Quart:
     app.url_map.strict_slashes = True
     # Nothing here streams or takes a body; a handler that hangs is a defect that must not hold a connection for ever.
     app.config.update(RESPONSE_TIMEOUT=30, BODY_TIMEOUT=10, MAX_CONTENT_LENGTH=64 * 1024)
-
-    @app.get("/v1/models")
-    async def models() -> Response:
-        return _json(catalog.openai(surface.models()))
-
-    @app.get("/v1/model/info")
-    async def model_info() -> Response:
-        return _json(catalog.litellm(surface.models()))
-
-    @app.get("/api.json")
-    async def opencode() -> Response:
-        return _json(catalog.opencode(surface.models(), _base()))
+    _lists_of_models(app, surface)
+    _about_requests(app, surface)
 
     @app.get("/v1/status")
     async def status() -> Response:
         return _json(surface.status())
+
+    @app.get("/v1/cluster")
+    async def cluster() -> Response:
+        return _json(await surface.outlook.cluster())
+
+    @app.get("/v1/fleet/capacity")
+    async def fleet() -> Response:
+        return _json(surface.outlook.fleet(request.args.get("model")))
 
     @app.get("/health")
     async def health() -> Response:
@@ -52,10 +54,6 @@ def read_endpoints(surface: Surface) -> Quart:
     @app.get("/metrics")
     async def prometheus() -> Response:
         return Response(surface.metrics(), content_type=metrics.CONTENT_TYPE)
-
-    @app.get("/v1/activity")
-    async def activity() -> Response:
-        return _json({"events": surface.events.events()})
 
     @app.after_request
     async def named(response: Response) -> Response:
@@ -67,6 +65,44 @@ def read_endpoints(surface: Surface) -> Quart:
         return _refusal(_as_ours(error))
 
     return app
+
+
+def _about_requests(app: Quart, surface: Surface) -> None:
+    @app.get("/v1/activity")
+    async def activity() -> Response:
+        return _json({"events": surface.events.events()})
+
+    @app.get("/v1/why/<path:rid>")
+    async def why(rid: str) -> Response:
+        try:
+            # Whom a member asks asks nobody else.
+            return _json(await surface.why(rid, "here" not in request.args))
+        except ViiworkError as error:
+            return _refusal(error)
+
+
+def _lists_of_models(app: Quart, surface: Surface) -> None:
+    opened = int(surface.inference.clock.wall())
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return _json(catalog.openai(surface.models(), opened))
+
+    @app.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        records = surface.models()
+        found = next((one for one in records if one.id == name), None)
+        if found is None:
+            return _refusal(_unknown(name, records))
+        return _json(catalog.openai_entry(found, opened))
+
+    @app.get("/v1/model/info")
+    async def model_info() -> Response:
+        return _json(catalog.litellm(surface.models()))
+
+    @app.get("/api.json")
+    async def opencode() -> Response:
+        return _json(catalog.opencode(surface.models(), _base()))
 
 
 def _base() -> str:
@@ -85,6 +121,12 @@ def _as_ours(error: HTTPException) -> ViiworkError:
     if error.code == NotFound.status:
         return NotFound(f"no such path: {request.path}")
     return InvalidRequest(error.description or error.name)
+
+
+def _unknown(name: str, records: Sequence[catalog.ModelRecord]) -> NotFound:
+    more = f" and {len(records) - MOST_NAMES} more" if len(records) > MOST_NAMES else ""
+    known = (", ".join(record.id for record in records[:MOST_NAMES]) or "none") + more
+    return NotFound(f'model "{name}" is not served by any node', remedy=f"known models: {known}")
 
 
 def _refusal(error: ViiworkError) -> Response:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from viiwork_core.contracts.policy import Outcome
 from viiwork_core.observe.events import End
 from viiwork_core.observe.metrics import Ended
+from viiwork_core.observe.request_log import RequestLog
 from viiwork_core.proxy.exchange import Exchange
 
 CLIENT_GONE = 499
 """Status that logs and outcomes give a request whose client left; it is never sent."""
 
-_log = structlog.get_logger("viiwork.request")
+_log = RequestLog()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +24,19 @@ class Outcomes:
     observe: Callable[[Outcome], None]
     """The policy's."""
 
+    learn: Callable[[Exchange, bool], None]
+    """The node's; with whether another node sent the request."""
+
     count: Callable[[Ended], None]
     knows: Callable[[str], bool]
     """Whether some node serves a model: names that clients make up are neither counted by name nor told."""
 
+    record: Callable[[Exchange, float], None] = lambda *_: None
+    """Takes what a client of this node was answered, and how many seconds after it asked."""
+
     def unread(self, rid: str, status: int, reason: str | None, seconds: float) -> None:
         """A request that was refused, or left, before it could be read."""
-        _log.info("request", request_id=rid, status=status, reason=reason, total_ms=round(seconds * 1000))
+        _log.tell(request_id=rid, status=status, reason=reason, total_ms=round(seconds * 1000))
         self.count(Ended("", status, forwarded=False))
 
     def ended(self, exchange: Exchange, status: int, reason: str | None, seconds: float, *, hop: bool) -> None:
@@ -43,14 +48,16 @@ class Outcomes:
         self.count(_figures(exchange, model if known else "", status, hop=hop))
         if known and exchange.trail is not None:
             exchange.trail.ended(_end(exchange, status, reason, placed=placed), seconds)
+        if placed and not hop and reason is None:
+            self.record(exchange, seconds)
         if placed:
+            self.learn(exchange, hop)
             self.observe(_outcome(exchange, status))
 
     @staticmethod
     def _log(exchange: Exchange, status: int, reason: str | None, seconds: float) -> None:
         first_byte = exchange.first_byte_s
-        _log.info(
-            "request",
+        _log.tell(
             request_id=exchange.request.id,
             model=exchange.request.query.model,
             backend=exchange.backend,
@@ -103,5 +110,5 @@ def _outcome(exchange: Exchange, status: int) -> Outcome:
         prompt_tokens=exchange.usage.prompt,
         cached_tokens=exchange.usage.cached,
         completion_tokens=exchange.usage.completion,
-        first_token_ms=None if exchange.first_byte_s is None else exchange.first_byte_s * 1000,
+        first_token_ms=None if exchange.first_token_s is None else exchange.first_token_s * 1000,
     )

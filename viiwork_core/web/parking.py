@@ -30,7 +30,7 @@ async def park(surface: Surface, scope: Scope, receive: Receive, send: Send) -> 
     try:
         raw = await read_body(scope, receive, MAX_BODY)
         await surface.claims.write(scope, raw)
-        _check_type(scope, raw)
+        check_type(scope, raw)
         changes = await surface.park(_names(raw), down)
     except ClientGone:
         return
@@ -46,7 +46,7 @@ async def park(surface: Surface, scope: Scope, receive: Receive, send: Send) -> 
     await send_json(send, 200, body, {"content-type": _JSON, "x-request-id": rid})
 
 
-def _check_type(scope: Scope, raw: bytes) -> None:
+def check_type(scope: Scope, raw: bytes) -> None:
     """A page can make a browser send other types to other sites without asking them first, and JSON it cannot."""
     given = first(scope["headers"], b"content-type")
     if given is None and not raw:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from hashlib import blake2b
 
 from viiwork_core.errors import ViiworkError
 from viiwork_core.mesh.report import encode_report
+from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, request_id
 from viiwork_core.web.error_pages import send_error, send_json
 from viiwork_core.web.surface import Surface
@@ -14,14 +16,23 @@ JSON = {"content-type": "application/json"}
 
 
 async def capacity(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
-    """GET /v1/capacity: open to all, but a member with another secret is told so."""
+    """GET /v1/capacity: open to all, but a member with another secret is told so.
+
+    The tag of an answer that is still right brings 304 and no body: between two polls mostly nothing has changed.
+    """
     del receive
     try:
         surface.claims.read(scope)
     except ViiworkError as error:
         await send_error(send, error, request_id=request_id(scope["headers"]))
         return
-    await send_json(send, 200, encode_report(surface.capacity()), JSON)
+    body = encode_report(surface.capacity())
+    tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+    if first(scope["headers"], b"if-none-match") == tag:
+        await send({"type": "http.response.start", "status": 304, "headers": [(b"etag", tag.encode())]})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return
+    await send_json(send, 200, body, {**JSON, "etag": tag})
 
 
 async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:

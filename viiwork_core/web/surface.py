@@ -3,14 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from viiwork_core.errors import ViiworkError
+from viiwork_core.mesh.aliases import Entry
 from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.observe.events import EventLog
 from viiwork_core.web.catalog import ModelRecord
 from viiwork_core.web.claims import Claims
+from viiwork_core.web.greetings import Greetings
 from viiwork_core.web.inference import Inference
+from viiwork_core.web.viewers import Viewers
+
+
+class AliasNames(Protocol):
+    """The names that the mesh knows models by."""
+
+    def info(self, name: str) -> dict[str, Any]:
+        """A name with its history and who has it. Raises NotFound."""
+        ...
+
+    def infos(self) -> dict[str, Any]:
+        """All names that stand for something."""
+        ...
+
+    def page(self, after: str) -> bytes:
+        """The part of the table that follows a name, as JSON."""
+        ...
+
+    def entry(self, name: str) -> Entry:
+        """A name's writes. Raises NotFound."""
+        ...
+
+    async def set(self, name: str, target: str, fallbacks: Sequence[str], *, force: bool) -> bool:
+        """Whether that is news. Raises ViiworkError."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Raises ViiworkError."""
+        ...
+
+    async def revert(self, name: str) -> None:
+        """Raises ViiworkError."""
+        ...
+
+
+class MeshOutlook(Protocol):
+    """What this node shows of the whole mesh."""
+
+    viewers: Viewers
+
+    def fleet(self, model: str | None) -> dict[str, Any]:
+        """Who serves all models, or the one that a name stands for, and with how much room."""
+        ...
+
+    async def cluster(self) -> dict[str, Any]:
+        """The members."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,12 +87,21 @@ class Surface:
     metrics: Callable[[], bytes]
     """The answer of GET /metrics."""
 
+    why: Callable[[str, bool], Awaitable[dict[str, Any]]]
+    """The account of a request, by its id; True: other members are asked too. Raises NotFound."""
+
     events: EventLog
     park: Callable[[Sequence[str] | None, bool], Awaitable[dict[str, bool]]]
     """Takes models down (True) or up again, None: all. By name, whether that is news. Raises InvalidRequest."""
 
     take_replica: Callable[[AsyncIterator[bytes]], Awaitable[None]]
     """Receives a replica from a member. Raises ViiworkError."""
+
+    aliases: AliasNames
+    outlook: MeshOutlook
+    greetings: Greetings
+    refusal: Future[ViiworkError]
+    """Why this process must end, once that is so."""
 
     leave: Callable[[], Awaitable[None]]
     """Tells the mesh that this node goes; what runs may finish."""

@@ -74,6 +74,7 @@ class Server:
 
     spec: Spec
     context: Context
+    options: MlxOptions = field(default_factory=MlxOptions)
     process: subprocess.Popen[bytes] = field(init=False)
     log: Path = field(init=False)
 
@@ -81,7 +82,7 @@ class Server:
         assert self.spec.cache_dir is not None
         self.folder = self.spec.cache_dir
         self.log = self.folder.with_suffix(".log")
-        launch = MlxEngine(MlxOptions(), self.context).launch(self.spec)
+        launch = MlxEngine(self.options, self.context).launch(self.spec)
         # The core's environment is clean; nothing of the machine's own may be needed.
         env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | dict(launch.env)
         with self.log.open("wb") as log:
@@ -155,9 +156,10 @@ def start(tmp_path_factory: pytest.TempPathFactory, context: Context) -> Iterato
         pytest.skip("mlx_lm is not installed for this Python")
     servers: list[Server] = []
 
-    def start(path: Path, **fields: Any) -> Server:
+    def start(path: Path, options: MlxOptions | None = None, **fields: Any) -> Server:
         spec = Spec(model="tiny", index=0, backends=1, path=path, context=8192, parallel=2, port=free_port())
-        servers.append(Server(replace(spec, cache_dir=tmp_path_factory.mktemp("kv"), **fields), context))
+        spec = replace(spec, cache_dir=tmp_path_factory.mktemp("kv"), **fields)
+        servers.append(Server(spec, context, options or MlxOptions()))
         return servers[-1]
 
     yield start

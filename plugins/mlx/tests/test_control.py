@@ -48,6 +48,28 @@ def probe(context: Context, address: Address) -> Probe:
     return asyncio.run(run())
 
 
+def version(context: Context, address: Address) -> str | None:
+    async def run() -> str | None:
+        async with MlxEngine(MlxOptions(), context) as engine:
+            return await engine.version(address)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('{"status": "ok", "mlx_lm": "0.32.2"}', "0.32.2"),
+        ('{"status": "ok"}', None),
+        ('{"mlx_lm": "two words"}', None),
+        ("[]", None),
+    ],
+)
+def test_the_version_is_read(context: Context, body: str, expected: str | None) -> None:
+    with answering(200, body) as address:
+        assert version(context, address) == expected
+
+
 def load(context: Context, spec: Spec, address: Address) -> Load:
     async def run() -> Load:
         async with MlxEngine(MlxOptions(), context) as engine:

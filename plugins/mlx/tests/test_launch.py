@@ -48,18 +48,20 @@ def test_sizes_are_taken_as_mlx_lm_takes_them(value: int | str) -> None:
         ({"prompt_cache_bytes": "8 TB"}, "prompt_cache_bytes"),
         ({"prompt_cache_size": 0}, "prompt_cache_size"),
         ({"python": ""}, "python"),
+        ({"adapter": "adapters/mine"}, "adapter.*absolute path"),
+        ({"draft_model": "~/draft"}, "draft_model.*absolute path"),
         ({"pyhton": "python3"}, "pyhton"),
     ],
 )
 def test_a_wrong_option_is_named(block: dict[str, object], key: str) -> None:
-    with pytest.raises(ValidationError, match=key):
+    with pytest.raises(ValidationError, match=f"(?s){key}"):
         MlxOptions.model_validate(block)
 
 
 def test_the_command_line_of_the_defaults(context: Context, spec: Spec) -> None:
     launch = MlxEngine(MlxOptions(), context).launch(spec)
     line = f"{sys.executable} -P -m viiwork_mlx.server --model {spec.path} --model-name tiny --host 127.0.0.1"
-    line += " --port 4001 --parallel 2 --prompt-cache-size 10 --log-level WARNING"
+    line += " --port 4001 --parallel 2 --prompt-cache-size 10 --context 8192 --max-tokens 8192 --log-level WARNING"
     assert launch.argv == tuple(line.split())
     assert launch.env == {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(context.state_dir)}
 
@@ -73,6 +75,17 @@ def test_options_cache_folder_and_the_operators_arguments_come_last(context: Con
         *("--log-level", "WARNING", "--prompt-cache-bytes", "2GB", "--kv-dir", "/kv"),
         *("--log-level", "DEBUG"),
     )
+
+
+@pytest.mark.parametrize("args", [("--port", "80"), ("--host=0.0.0.0",), ("--mod", "x"), ("--parallel", "9")])
+def test_arguments_that_are_not_the_operators_are_refused(context: Context, spec: Spec, args: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"model tiny: args: --\w+ is set by viiwork; leave it out"):
+        MlxEngine(MlxOptions(), context).launch(replace(spec, args=args))
+
+
+def test_other_arguments_that_begin_alike_are_passed_on(context: Context, spec: Spec) -> None:
+    args = ("--prompt-concurrency", "2", "--kv-bits", "8")
+    assert MlxEngine(MlxOptions(), context).launch(replace(spec, args=args)).argv[-4:] == args
 
 
 def test_a_complete_folder_is_accepted(context: Context, spec: Spec, tmp_path: Path) -> None:
@@ -96,6 +109,26 @@ def test_an_incomplete_folder_is_refused(
         prepare(context, spec)
 
 
+def test_an_incomplete_adapter_or_draft_model_is_refused(context: Context, spec: Spec, tmp_path: Path) -> None:
+    complete(tmp_path)
+    extra = tmp_path / "extra"
+    with pytest.raises(
+        ConfigError, match=r"model tiny: mlx\.adapter: .* is not a folder; set it to the folder of an ad"
+    ):
+        prepare(context, spec, MlxOptions(adapter=extra))
+    extra.mkdir()
+    with pytest.raises(ConfigError, match=r"mlx\.adapter: .* has no adapter_config\.json, adapters\.safetensors; set"):
+        prepare(context, spec, MlxOptions(adapter=extra))
+    with pytest.raises(ConfigError, match=r"mlx\.draft_model: .* has no config\.json, weights .*, tokenizer .*; set"):
+        prepare(context, spec, MlxOptions(draft_model=extra))
+
+
+def test_adapter_and_draft_model_reach_the_command_line(context: Context, spec: Spec) -> None:
+    options = MlxOptions(adapter=Path("/adapter"), draft_model=Path("/draft"))
+    line = " ".join(MlxEngine(options, context).launch(spec).argv)
+    assert line.endswith("--adapter-path /adapter --draft-model /draft")
+
+
 @pytest.mark.parametrize("path", [None, Path("/nowhere/model"), Path(__file__)])
 def test_a_path_that_is_no_folder_is_refused(context: Context, spec: Spec, path: Path | None) -> None:
     with pytest.raises(ConfigError, match=r"model tiny: path: .*; set it to the folder of an MLX model"):
@@ -117,8 +150,8 @@ def test_a_python_that_cannot_be_started_is_refused(context: Context, spec: Spec
         prepare(context, spec, MlxOptions(python="/nowhere/python"))
 
 
-def fingerprint(context: Context, spec: Spec) -> dict[str, str]:
-    return dict(asyncio.run(MlxCache(MlxOptions(), context).fingerprint(spec, Address("127.0.0.1", 9))))
+def fingerprint(context: Context, spec: Spec, options: MlxOptions | None = None) -> dict[str, str]:
+    return dict(asyncio.run(MlxCache(options or MlxOptions(), context).fingerprint(spec, Address("127.0.0.1", 9))))
 
 
 def test_the_fingerprint_names_its_parts(context: Context, spec: Spec, tmp_path: Path) -> None:
@@ -133,6 +166,19 @@ def test_the_fingerprint_names_its_parts(context: Context, spec: Spec, tmp_path:
         "adapter": "none",
         "draft model": "none",
     }
+
+
+def test_the_fingerprint_knows_the_options(context: Context, spec: Spec, tmp_path: Path) -> None:
+    (complete(tmp_path) / "config.json").write_text("{}")
+    for name in ("adapter", "other", "draft"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(name)
+    options = MlxOptions(adapter=tmp_path / "adapter", draft_model=tmp_path / "draft")
+    found = fingerprint(answering(context, HAS_ALL), spec, options)
+    over = replace(spec, args=("--adapter-path", str(tmp_path / "other")))
+    again = fingerprint(answering(context, HAS_ALL), over, options)
+    assert len({found["adapter"], found["draft model"], again["adapter"]}) == 3
+    assert again["draft model"] == found["draft model"] != "none"
 
 
 def test_the_fingerprint_follows_the_operators_arguments(context: Context, spec: Spec, tmp_path: Path) -> None:

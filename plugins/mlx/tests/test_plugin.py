@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import viiwork_mlx
-from viiwork_core import CacheTransfer, Engine, Prepares, RunsOnCpu, StreamEnd, UsageSource
+from viiwork_core import Advises, CacheTransfer, Engine, Prepares, RunsOnCpu, StreamEnd, UsageSource, Versioned
 from viiwork_mlx.cache import MlxCache
 from viiwork_mlx.engine import MlxEngine
 
@@ -16,6 +16,8 @@ def test_the_hooks_return_the_classes() -> None:
     assert viiwork_mlx.viiwork_register_cache_transfer() is MlxCache
     assert issubclass(MlxEngine, Engine)
     assert issubclass(MlxEngine, Prepares)
+    assert issubclass(MlxEngine, Advises)
+    assert issubclass(MlxEngine, Versioned)
     assert issubclass(MlxEngine, RunsOnCpu)
     assert issubclass(MlxCache, CacheTransfer)
     assert MlxCache.engine == MlxEngine.name == "mlx"

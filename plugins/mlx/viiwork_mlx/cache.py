@@ -23,7 +23,8 @@ from viiwork_core import (
 )
 from viiwork_mlx.cache_file import FORMAT, read_cache_file
 from viiwork_mlx.control import MlxControl, count
-from viiwork_mlx.launch import cache_arguments, model_folder, read_versions
+from viiwork_mlx.folder import model_folder
+from viiwork_mlx.launch import cache_arguments, read_versions
 from viiwork_mlx.options import MlxOptions
 
 
@@ -57,7 +58,7 @@ class MlxCache(CacheTransfer):
         folder, the adapter and the draft model ("none" without one). Raises EngineRefused."""
         try:
             versions = await read_versions(self._mlx, self.context, spec)
-            arguments = cache_arguments(spec)
+            arguments = cache_arguments(self._mlx, spec)
             folder = model_folder(spec)
         except ConfigError as error:
             raise EngineRefused(error.message, remedy=error.remedy) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from types import TracebackType
 from typing import ClassVar, Self
 
@@ -9,6 +11,7 @@ from anyio import to_thread
 
 from viiwork_core import (
     Address,
+    Advises,
     Context,
     Engine,
     Launch,
@@ -21,14 +24,19 @@ from viiwork_core import (
     Spec,
     StreamEnd,
     UsageSource,
+    Versioned,
     Wire,
 )
+from viiwork_mlx.advice import advice
 from viiwork_mlx.control import MlxControl, count
-from viiwork_mlx.launch import check_folder, launch, read_versions
+from viiwork_mlx.folder import check_folders, model_folder, read_model
+from viiwork_mlx.launch import Versions, cache_arguments, launch, read_versions
 from viiwork_mlx.options import MlxOptions
 
+VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
 
-class MlxEngine(Engine, Prepares, RunsOnCpu):
+
+class MlxEngine(Engine, Prepares, Advises, Versioned, RunsOnCpu):
     """mlx_lm's server in this plugin's wrapper: on Apple silicon, or slowly on a Linux CPU."""
 
     name = "mlx"
@@ -46,6 +54,7 @@ class MlxEngine(Engine, Prepares, RunsOnCpu):
         assert isinstance(options, MlxOptions)
         self._mlx = options
         self._control = MlxControl()
+        self._versions: Versions | None = None
 
     async def __aenter__(self) -> Self:
         await self._control.__aenter__()
@@ -57,9 +66,15 @@ class MlxEngine(Engine, Prepares, RunsOnCpu):
         await self._control.__aexit__(kind, error, trace)
 
     async def prepare(self, spec: Spec) -> None:
-        """Refuse an incomplete model folder, or a Python without mlx_lm. Raises ConfigError."""
-        await to_thread.run_sync(check_folder, spec)
-        await read_versions(self._mlx, self.context, spec)
+        """Refuse incomplete folders, or a Python without mlx_lm. Raises ConfigError."""
+        await to_thread.run_sync(check_folders, self._mlx, spec)
+        self._versions = await read_versions(self._mlx, self.context, spec)
+
+    async def advice(self, spec: Spec) -> Sequence[str]:
+        """From the model's folder, the machine's memory, the options and the versions."""
+        model = await to_thread.run_sync(read_model, model_folder(spec))
+        arguments = cache_arguments(self._mlx, spec)
+        return tuple(advice(spec, self._mlx, model, arguments, self._versions))
 
     def launch(self, spec: Spec) -> Launch:
         return launch(self._mlx, self.context, spec)
@@ -73,6 +88,12 @@ class MlxEngine(Engine, Prepares, RunsOnCpu):
         if status != 200 or said != "ok":
             return Probe(ready=False, reason=f"/health answered {status}, status {said!r}")
         return Probe(ready=True, progress=1.0)
+
+    async def version(self, address: Address) -> str | None:
+        """That of mlx_lm; None: the server does not say."""
+        _, body = await self._control.health(address)
+        said = body.get("mlx_lm") if isinstance(body, dict) else None
+        return said if isinstance(said, str) and VERSION.fullmatch(said) else None
 
     async def load(self, spec: Spec, address: Address) -> Load:
         body = await self._control.get(address, "/slots")

@@ -29,7 +29,7 @@ class Options(PluginOptions):
     token: str = ""
 
 
-class Acme(Engine, Prepares, RunsOnCpu):
+class Acme(Engine, Prepares, Advises, RunsOnCpu):
     name = "acme"
     Options = Options
     wire = Wire(frozenset({"/v1/chat/completions"}))
@@ -43,6 +43,9 @@ class Acme(Engine, Prepares, RunsOnCpu):
         argv = ("acme", str(spec.path), "--port", str(spec.port), "--said", self.said)
         argv += ("--state", str(self.context.state_dir)) if spec.cache_dir is None else ("--kv", str(spec.cache_dir))
         return Launch((*argv, "--level", str(self.options.level), *spec.args), {"ACME": "a b"})
+
+    async def advice(self, spec):
+        return [f"{spec.context} is a lot; take 1", f"{spec.gpus}, {spec.node_backends}"] if spec.context > 1 else []
 
     async def probe(self, address): return Probe(True)
     async def load(self, spec, address): return Load(1, 0)
@@ -137,6 +140,24 @@ def test_show_prints_a_configuration_and_what_would_be_started(file: Path, tmp_p
     assert "hunter" not in result.output
     assert not state.exists()
     assert result.stderr == "warning: power (line 11): not built yet, ignored\n"
+
+
+def test_check_and_show_tell_what_engines_say_about_starts(file: Path) -> None:
+    file.write_text(
+        "mesh: {network: none}\ngpu: {vendor: nvidia}\nmodels:\n"
+        "- {name: m, engine: acme, context: 2, path: /m, gpus: [0, 1]}\n- {name: n, engine: acme, context: 1}\n"
+    )
+    checked = run("config", "check", str(file))
+    assert (checked.exit_code, checked.stdout[:3]) == (0, "ok:")
+    assert checked.stderr.splitlines() == [
+        "warning: m/0, m/1: 2 is a lot; take 1",
+        "warning: m/0: (0,), 3",
+        "warning: m/1: (1,), 3",
+        "warning: n/0: model n: path is missing; add it,",
+        "or $ACME",
+    ]
+    lines = run("config", "show", str(file)).stdout.splitlines()
+    assert [line for line in lines if line.startswith("#   ")][:2] == ["#   2 is a lot; take 1", "#   (0,), 3"]
 
 
 def test_what_show_prints_is_a_configuration_again(file: Path, tmp_path: Path) -> None:

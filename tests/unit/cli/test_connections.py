@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,7 +13,8 @@ import hypercorn.config
 import psutil
 import pytest
 
-from viiwork_core.cli.connections import close_with_the_client
+from viiwork_core.cli import connections
+from viiwork_core.cli.connections import OTHER_FILES, REFUSING, allow_many_connections, close_with_the_client, room
 
 CONNECTIONS = 20
 
@@ -62,3 +64,50 @@ async def _scene() -> None:
     finally:
         stop.set()
         await serving
+
+
+# How many there is room for
+
+
+@pytest.mark.parametrize("files", [0, 100, 321, 322, 1024, 4096, 20_000, 65_536])
+def test_all_that_is_open_at_one_time_stays_below_the_limit(files: int) -> None:
+    most = room(files)
+    assert most >= 1
+    used = 2 * most + REFUSING + OTHER_FILES
+    assert used <= max(files, 2 + REFUSING + OTHER_FILES)
+    assert used + 2 > files, "and it is used"
+
+
+class Limits:
+    """Stands in for the limits of this process."""
+
+    RLIMIT_NOFILE = resource.RLIMIT_NOFILE
+    RLIM_INFINITY = resource.RLIM_INFINITY
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.now = (soft, hard)
+
+    def getrlimit(self, _what: int) -> tuple[int, int]:
+        return self.now
+
+    def setrlimit(self, _what: int, limits: tuple[int, int]) -> None:
+        self.now = limits
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "after", "files"),
+    [
+        (256, 1024, 1024, 1024),
+        (1024, 1 << 20, 65_536, 65_536),
+        (1 << 20, 1 << 20, 1 << 20, 1 << 20),
+        (256, resource.RLIM_INFINITY, 65_536, 65_536),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY, 65_536),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, after: int, files: int
+) -> None:
+    limits = Limits(soft, hard)
+    monkeypatch.setattr(connections, "resource", limits)
+    assert allow_many_connections() == room(files)
+    assert limits.now == (after, hard)

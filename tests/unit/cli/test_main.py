@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from viiwork_core import API_MAJOR, API_MINOR
 from viiwork_core.cli import main
 from viiwork_core.errors import ConfigError
 
@@ -29,7 +30,7 @@ def test_version_names_the_plugin_api_too() -> None:
     result = run("--version")
     assert result.exit_code == 0
     assert result.output.startswith("viiwork 0.")
-    assert result.output.endswith("(plugin API 1.0)\n")
+    assert result.output.endswith(f"(plugin API {API_MAJOR}.{API_MINOR})\n")
 
 
 def test_plugin_list_is_an_aligned_table() -> None:
@@ -48,7 +49,7 @@ def test_plugin_list_as_json() -> None:
         "name": "least_busy",
         "distribution": "viiwork",
         "version": rows[0]["version"],
-        "api": "1.0",
+        "api": f"{API_MAJOR}.{API_MINOR}",
         "state": "loaded",
         "reason": None,
     } in rows
@@ -60,7 +61,7 @@ def test_config_check_sums_up_a_good_file(tmp_path: Path) -> None:
     file.write_text("node: {name: box}\nmesh: {network: none}\npower: {}\n")
     result = run("config", "check", str(file))
     assert result.exit_code == 0
-    assert result.stdout == "ok: node box, models: none, policy: least_busy, discovery: none\n"
+    assert result.stdout == "ok: node box, models: none, policy: fastest, discovery: none\n"
     assert result.stderr == "warning: power (line 3): not built yet, ignored\n"
 
 

@@ -40,7 +40,7 @@ class MoreOptions(Options):
 
 PLUGINS = PluginBlocks(
     engines={"acme": describe(Options), "more": describe(MoreOptions)},
-    policies={"least_busy": describe(NoOptions), "acme": describe(Inner)},
+    policies={"fastest": describe(NoOptions), "acme": describe(Inner)},
     discoveries={"radio": describe(Inner), "quiet": describe(NoOptions)},
     networks={"lan": "radio"},
 )
@@ -103,7 +103,7 @@ def test_a_plugins_block_stands_beside_its_name_only() -> None:
     assert models["properties"]["engine"]["enum"] == ["acme", "more"]
     assert models["dependentSchemas"]["acme"] == {"properties": {"engine": {"const": "acme"}}, "required": ["engine"]}
     assert models["additionalProperties"] is False
-    assert routing["dependentSchemas"]["least_busy"] == {"properties": {"policy": {"const": "least_busy"}}}
+    assert routing["dependentSchemas"]["fastest"] == {"properties": {"policy": {"const": "fastest"}}}
 
 
 def test_a_block_with_required_keys_is_required() -> None:
@@ -152,4 +152,5 @@ def test_the_page_has_each_block_once_and_every_key() -> None:
     assert "| `lan` | block |  | The same as radio. |" in page
     assert "| `startup_timeout` | duration over 0 | unset |" in page
     assert "| `port` | whole number, 0 to 65535 | `8086` |" in page
-    assert "`quiet`" not in page
+    assert "| `network` | `none`, `lan`, `quiet`, `radio`, `seeds` or `tailnet` | unset |" in page
+    assert "| `quiet` |" not in page

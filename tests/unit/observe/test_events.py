@@ -7,7 +7,17 @@ import asyncio
 import msgspec
 import pytest
 
-from viiwork_core.observe.events import BEHIND, LONGEST, MAX_SUBSCRIBERS, REPLAY_S, Event, EventLog, Subscriber
+from viiwork_core.observe.events import (
+    BEHIND,
+    LONGEST,
+    MAX_SUBSCRIBERS,
+    REPLAY_S,
+    Event,
+    EventLog,
+    Subscriber,
+    is_end,
+    place_of,
+)
 from viiwork_core.testing.fake_clock import FakeClock
 
 
@@ -32,8 +42,8 @@ def test_a_request_is_told_when_it_is_placed_and_when_it_is_over(log: EventLog, 
     clock.advance(1.23)
     trail.ended("done", 1.23)
     assert [msgspec.to_builtins(event) for event in log.events()] == [
-        {"t": 1_800_000_000, "type": "request", "message": "qwen → qwen/0", "rid": "req-1"},
-        {"t": 1_800_000_001, "type": "request", "message": "qwen → qwen/0 done (1.2s)", "rid": "req-1"},
+        {"t": 1_800_000_000, "type": "request", "message": "qwen → qwen/0", "rid": "req-1", "n": 1},
+        {"t": 1_800_000_001, "type": "request", "message": "qwen → qwen/0 done (1.2s)", "rid": "req-1", "n": 2},
     ]
 
 
@@ -134,7 +144,7 @@ def test_who_left_makes_room(log: EventLog) -> None:
 
 
 def test_closing_ends_whoever_follows_after_the_last_event(log: EventLog) -> None:
-    async def told(subscriber: Subscriber) -> list[str]:
+    async def told(subscriber: Subscriber[Event]) -> list[str]:
         found: list[str] = []
         while events := await subscriber.batch():
             found += messages(events)
@@ -151,3 +161,61 @@ def test_closing_ends_whoever_follows_after_the_last_event(log: EventLog) -> Non
         log.emit("system", "nobody follows any more")
 
     asyncio.run(scene())
+
+
+def test_the_first_token_is_told_where_the_answer_is_streamed(log: EventLog, clock: FakeClock) -> None:
+    trail = log.request("qwen", "req-1")
+    trail.placed("qwen/0")
+    trail.first_token(0.44)
+    clock.advance(REPLAY_S + 1)
+    assert messages([kept.event for kept in log.past()]) == ["qwen → qwen/0", "qwen → qwen/0 first token after 0.4s"]
+    trail.ended("done", 1)
+    assert messages(log.events())[-1] == "qwen → qwen/0 done (1.0s)"
+
+
+@pytest.mark.parametrize("end", ["done", "aborted by client", "aborted", "failed", "refused", "lost"])
+def test_an_end_is_told_from_what_comes_before_it(end: str) -> None:
+    assert is_end(f"qwen → qwen/0 {end} (61.0s)")
+    assert not is_end(f"qwen → {end}")
+    assert not is_end(f"qwen → qwen/0 {end} (61.0s) first token after 0.4s")
+
+
+def test_the_place_is_what_an_event_begins_with() -> None:
+    for message in ("qwen → peer cellar", "qwen → peer cellar first token after 0.4s"):
+        assert place_of(message) == "qwen → peer cellar"
+
+
+def test_an_event_is_one_line_without_orders_to_a_terminal(log: EventLog) -> None:
+    log.emit("system", "a\x1b[31m\nb")
+    assert messages(log.events()) == ["a [31m b"]
+
+
+def test_a_member_has_a_place_of_its_own(log: EventLog) -> None:
+    member = log.subscribe("cellar")
+    pages = [log.subscribe() for _ in range(MAX_SUBSCRIBERS + 3)]
+    assert [one.dropped.is_set() for one in pages] == [True] * 3 + [False] * MAX_SUBSCRIBERS
+    for number in range(3 * BEHIND):
+        log.emit("system", str(number))
+    assert not member.dropped.is_set()
+    again = log.subscribe("cellar")
+    assert member.dropped.is_set()
+    log.leave(member)
+    log.emit("system", "still told")
+    assert messages(asyncio.run(again.batch())) == ["still told"]
+
+
+def test_a_listener_is_told_at_once_and_last_that_it_is_over(log: EventLog) -> None:
+    told: list[str | None] = []
+
+    def listener(event: Event | None) -> None:
+        told.append(event and event.message)
+
+    log.listen(listener)
+    log.emit("system", "a")
+    log.ignore(listener)
+    log.emit("system", "b")
+    log.listen(listener)
+    log.close()
+    log.listen(listener)
+    log.emit("system", "c")
+    assert told == ["a", None, None]

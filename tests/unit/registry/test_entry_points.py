@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from viiwork_core.builtin.policies import LeastBusy
+from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import ConfigError
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.registry import LoadRecord, Registry
@@ -14,6 +15,10 @@ from viiwork_core.registry.registry import LoadRecord, Registry
 from .conftest import ENGINE, Install
 
 Load = Callable[..., Registry]
+
+API = f"{API_MAJOR}.{API_MINOR}"
+NEXT = f"{API_MAJOR}, {API_MINOR + 1}"
+NEXT_SAID = f"{API_MAJOR}.{API_MINOR + 1}"
 
 
 def record(registry: Registry, entry_point: str) -> LoadRecord:
@@ -27,8 +32,8 @@ def hook(body: str, name: str = "viiwork_register_policy") -> str:
 
 def test_the_built_ins_load_like_any_plugin(load: Load) -> None:
     found = record(load(), "builtin")
-    assert (found.distribution, found.state, found.api) == ("viiwork", "loaded", (1, 0))
-    policies = {("policy", "least_busy"), ("policy", "round_robin")}
+    assert (found.distribution, found.state, found.api) == ("viiwork", "loaded", (API_MAJOR, API_MINOR))
+    policies = {("policy", name) for name in ("fastest", "cache_aware", "least_busy", "round_robin")}
     assert set(found.provides) == {("engine", "external"), ("discovery", "seeds"), *policies}
 
 
@@ -55,7 +60,9 @@ def test_a_strangers_plugin_loads(install: Install, load: Load) -> None:
         ("import not_there_at_all", "import failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("import sys; sys.exit(3)", "import failed: SystemExit: 3"),
         ("def broken(:", "import failed: SyntaxError"),
-        ("VIIWORK_API = (2, 0)", "it is written for plugin API 2.0, and this viiwork has 1.0"),
+        ("VIIWORK_API = (2, 0)", f"it is written for plugin API 2.0, and this viiwork has {API}: update viiwork"),
+        ("VIIWORK_API = (0, 9)", f"it is written for plugin API 0.9, and this viiwork has {API}: update the plugin"),
+        (f"VIIWORK_API = ({NEXT})", f"it is written for plugin API {NEXT_SAID}, and this viiwork has {API}: update"),
         ("VIIWORK_API = '1.0'", "VIIWORK_API is not a pair of numbers"),
         (hook("return 5"), "viiwork_register_policy returned an object of type int, which is no subclass of Policy"),
         (hook("return [Policy, 'x']"), "Policy does not implement rank"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from viiwork_core.builtin.policies import LeastBusy
+from viiwork_core.builtin.priced import Fastest
 from viiwork_core.builtin.seeds import Seeds, SeedsOptions
 from viiwork_core.config.load import parse_config
 from viiwork_core.contracts.options import NoOptions
@@ -82,7 +82,7 @@ def test_names_become_classes_and_blocks_options(read: Read) -> None:
     assert first.cache is None
     assert second.cache is not None
     assert second.cache.engine == "acme_cpu"
-    assert (resolved.policy, resolved.policy_options, resolved.discoveries) == (LeastBusy, NoOptions(), ())
+    assert (resolved.policy, resolved.policy_options, resolved.discoveries) == (Fastest, NoOptions(), ())
 
 
 def test_all_problems_of_all_blocks_at_once(read: Read) -> None:
@@ -109,7 +109,7 @@ models:
         "mesh.radoi (line 3): no discovery radoi is installed (installed: letter, radio, seeds); "
         "did you mean radio? or pip install viiwork-discovery-radoi",
         "mesh.radio.chanel (line 4): unknown key; did you mean channel?",
-        "routing.policy (line 5): no routing policy fancy is installed (installed: least_busy, picky, round_robin); "
+        "routing.policy (line 5): no routing policy fancy is installed (installed: cache_aware, fastest, least_busy, picky, round_robin); "
         "pip install viiwork-fancy",
         "models[0].acme.binray (line 12): unknown key; did you mean binary?",
         "models[0].acme.layers (line 13): must be a valid integer, unable to parse string as an integer",
@@ -172,3 +172,14 @@ def test_no_discovery_at_all_stops_with_what_to_install(load: Load) -> None:
         "mesh.network: is not set, and no discovery is installed; "
         "pip install 'viiwork[mdns]' or 'viiwork[tailscale]', or set it to seeds or none"
     )
+
+
+def test_a_network_may_be_a_discoverys_name(read: Read) -> None:
+    assert sources(read, "mesh: {network: letter}") == {"letter": {"channel": 1}}
+    assert problems(read, "mesh: {network: letr}") == [
+        "mesh.network (line 1): no installed discovery serves letr; did you mean letter?"
+    ]
+    assert problems(read, "mesh: {network: wifi}") == [
+        "mesh.network (line 1): no installed discovery serves wifi; "
+        "set it to one of lan, letter, none, radio, seeds, tailnet"
+    ]

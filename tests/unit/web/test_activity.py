@@ -110,7 +110,7 @@ def test_silence_is_broken_by_a_comment(monkeypatch: pytest.MonkeyPatch) -> None
         return one
 
     body = asyncio.run(scene()).body
-    assert body.startswith(b": activity\n\n: still here\n\n: still here\n\n")
+    assert body.startswith(b": activity\n\n: live\n\n: still here\n\n: still here\n\n")
     assert b'"still told"' in body
     assert all(block.startswith((b": ", b"data: ")) for block in body.split(b"\n\n")[:-1])
 

@@ -19,7 +19,7 @@ records = st.builds(ModelRecord, names, owners, st.none() | st.integers(1, 1 << 
 @given(st.lists(records, max_size=8))
 def test_all_lists_say_the_same(known: list[ModelRecord]) -> None:
     listed = unique(known)
-    plain, info = openai(listed)["data"], litellm(listed)["data"]
+    plain, info = openai(listed, 7)["data"], litellm(listed)["data"]
     catalog = opencode(listed, BASE)[PROVIDER_ID]["models"]
     assert [one["id"] for one in plain] == [one["model_name"] for one in info] == list(catalog)
     assert [one["litellm_params"]["model"] for one in info] == [one["id"] for one in plain]
@@ -43,7 +43,8 @@ def test_each_name_is_listed_once_and_its_nearest_owner_wins(known: list[ModelRe
 
 def test_what_is_not_known_is_absent() -> None:
     listed = [ModelRecord("qwen", "peer", None)]
-    assert openai(listed) == {"object": "list", "data": [{"id": "qwen", "object": "model", "owned_by": "peer"}]}
+    entry = {"id": "qwen", "object": "model", "created": 7, "owned_by": "peer"}
+    assert openai(listed, 7) == {"object": "list", "data": [entry]}
     assert litellm(listed)["data"][0]["model_info"] == {"mode": "chat", "supports_function_calling": True}
 
 

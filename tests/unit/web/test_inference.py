@@ -16,8 +16,10 @@ from viiwork_core.errors import AnswerCut, BackendFailed, NoFreeSlot, ViiworkErr
 from viiwork_core.kvshare.turns import Usage
 from viiwork_core.observe.events import EventLog
 from viiwork_core.observe.metrics import Ended
+from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.budget import BodyBudget
 from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.request import Whose
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.inference import Inference
 from viiwork_core.web.outcomes import Outcomes
@@ -43,20 +45,27 @@ class Scene:
     async def serve(self, exchange: Exchange) -> None:
         await self.served(exchange)
 
+    async def identify(self, path: str, model: str, body: Body, named: str | None) -> Whose:
+        del path, model, body
+        return Whose(None if named is None else named.encode().hex())
+
     async def run(self, body: bytes = BODY, **headers: str) -> dict[str, Any]:
         """Serve one request; returns what was logged of it."""
         handler = Inference(
             entry=self,  # type: ignore[arg-type]  # stands in for the entry
             receiver=self,  # type: ignore[arg-type]  # and for the receiver
-            claims=Claims(None, lambda _: None),
+            claims=Claims(None, lambda _: ()),
             saw=lambda _session, _turn: None,
-            session_key=lambda value: value.encode().hex(),
+            identify=self.identify,
+            prompt_tokens=lambda _model, size: size,
             max_body=1000,
             budget=BodyBudget(2000),
             stream_wait=False,
             clock=SystemClock(),
             events=self.events,
-            outcomes=Outcomes(self.outcomes.append, self.counted.append, lambda model: model == "m"),
+            outcomes=Outcomes(
+                self.outcomes.append, lambda _exchange, _hop: None, self.counted.append, lambda model: model == "m"
+            ),
         )
         incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -148,6 +157,40 @@ def test_a_client_that_leaves_is_499_and_is_sent_nothing(started: bool) -> None:
     assert scene.statuses == ([200] if started else [])
     assert not scene.ended
     assert [one.status for one in scene.outcomes] == ([499] if started else [])
+
+
+@pytest.mark.parametrize("after", [0.0, 0.2])
+def test_the_server_s_own_cancellation_is_nobody_s_leaving(after: float) -> None:
+    """Before anybody listens for the client, and while somebody does."""
+    begun = asyncio.Event()
+
+    async def hangs(exchange: Exchange) -> None:
+        await begin(exchange)
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def cancelled(scene: Scene) -> None:
+        running = asyncio.create_task(scene.run())
+        await begun.wait()
+        await asyncio.sleep(after)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+    scene = Scene(hangs)
+    asyncio.run(cancelled(scene))
+    assert [one.status for one in scene.outcomes] == [500], "the node's own end"
+
+
+def test_a_client_that_left_before_anybody_listened_is_noticed() -> None:
+    async def leaves_at_once(exchange: Exchange) -> None:
+        scene.leave.set()
+        await asyncio.sleep(0)
+        await begin(exchange)
+        await asyncio.Event().wait()
+
+    scene = Scene(leaves_at_once)
+    assert asyncio.run(scene.run())["status"] == 499
 
 
 def test_a_client_that_leaves_after_the_end_changes_nothing() -> None:

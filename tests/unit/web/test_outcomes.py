@@ -23,7 +23,9 @@ class Scene:
         self.observed: list[Outcome] = []
         self.counted: list[Ended] = []
         self.events = EventLog(FakeClock(), history=10)
-        self.outcomes = Outcomes(self.observed.append, self.counted.append, lambda name: name == "m")
+        self.outcomes = Outcomes(
+            self.observed.append, lambda _exchange, _hop: None, self.counted.append, lambda name: name == "m"
+        )
         request = InferenceRequest(
             id="r",
             path="/v1/chat/completions",

@@ -14,8 +14,8 @@ from viiwork_core.web.claims import Claims
 
 KEY = b"k" * 32
 TARGET = "/v1/models/down"
-SECURED = Claims(Verifier(KEY, node_id="me", clock=SystemClock()), lambda _: None)
-OPEN = Claims(None, lambda _: None)
+SECURED = Claims(Verifier(KEY, node_id="me", clock=SystemClock()), lambda _: ())
+OPEN = Claims(None, lambda _: ())
 
 
 def write(claims: Claims, *headers: tuple[str, str], client: str | None = "127.0.0.1", body: bytes = b"{}") -> None:

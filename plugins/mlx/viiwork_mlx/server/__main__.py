@@ -1,4 +1,7 @@
-"""python -m viiwork_mlx.server --model DIR --model-name NAME --parallel N [--kv-dir DIR] [mlx_lm.server's options]"""
+"""python -m viiwork_mlx.server --model DIR --model-name NAME [--parallel N] [--context N] [--kv-dir DIR]
+
+What else mlx_lm.server takes is taken too.
+"""
 
 # mypy: allow-untyped-calls
 
@@ -24,10 +27,13 @@ def own_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog=PROGRAM, allow_abbrev=False, add_help=False)
     parser.add_argument("--model-name", required=True, help="the name that requests use")
     parser.add_argument("--parallel", type=int, default=1, help="requests that generate at the same time")
+    parser.add_argument("--context", type=int, help="most tokens of a prompt and its answer together")
     parser.add_argument("--kv-dir", type=Path, help="existing folder for cache files")
     own, theirs = parser.parse_known_args(argv)
     if own.parallel < 1:
         parser.error("--parallel must be at least 1")
+    if own.context is not None and own.context < 1:
+        parser.error("--context must be at least 1")
     if own.kv_dir is not None and not own.kv_dir.is_dir():
         parser.error(f"--kv-dir: {own.kv_dir} is not a folder")
     # A page in a browser of this machine has no business here; whoever may cross origins is the node's to say.

@@ -13,10 +13,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from mlx_lm.models.cache import LRUPromptCache
+import mlx.core as mx
 from mlx_lm.server import CompletionRequest, ResponseGenerator
 
+from viiwork_mlx.server.body import BadRequest
+from viiwork_mlx.server.figures import Figures
+from viiwork_mlx.server.memory import room
 from viiwork_mlx.server.model import ServedModel
+from viiwork_mlx.server.prompt_cache import PromptCache
+from viiwork_mlx.server.sampling import try_out
 from viiwork_mlx.server.seats import WATCH_EVERY, Client, ClientGone
 from viiwork_mlx.server.sessions import Sessions
 
@@ -43,9 +48,31 @@ class Turn(CompletionRequest):
     context: Any = field(default=None, init=False)
     """mlx_lm's GenerationContext, once the generation thread took the turn."""
 
+    status: int | None = field(default=None, init=False)
+    """HTTP status of a turn that failed before its first token; mlx_lm answers 404 whatever it was."""
+
+    outcome: str = field(default="failed", init=False)
+    """See figures.OUTCOMES."""
+
     def stop(self) -> None:
         if self.context is not None:
             self.context.stop()
+
+
+class WatchedQueue:
+    """Where mlx_lm's thread puts the progress of a turn that it serves alone: a stopped turn's prompt is not read on.
+
+    mlx_lm itself looks after a token only. In a batch it looks after each chunk, and nothing may be raised there.
+    """
+
+    def __init__(self, answers: queue.Queue[Any], turn: Turn) -> None:
+        self._answers = answers
+        self._turn = turn
+
+    def put(self, item: Any) -> None:
+        if isinstance(item, tuple) and self._turn.client.gone():
+            raise ClientGone
+        self._answers.put(item)
 
 
 @dataclass
@@ -68,13 +95,26 @@ class Generation(ResponseGenerator):
     """Everything that touches MLX runs in this one thread: the prompt cache has no locks, and MLX's streams belong to
     the thread that made them."""
 
-    def __init__(self, model: ServedModel, prompt_cache: LRUPromptCache, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, model: ServedModel, prompt_cache: PromptCache, context: int | None, ended: Callable[[], None]
+    ) -> None:
         self.served = model
         self.sessions = Sessions(prompt_cache.max_size)
+        self.figures = Figures()
+        self._context = context
         self.failure: BaseException | None = None
         self._ended = ended
         self._here = threading.local()
+        model.loaded = self._bound
         super().__init__(model, prompt_cache)
+
+    def _bound(self) -> None:
+        """Bound the prompt cache where the operator did not. mlx_lm counts running requests too, when one comes."""
+        arguments = self.served.cli_args
+        if arguments.prompt_cache_bytes is None:
+            limit = room(mx.device_info(), mx.get_active_memory())
+            if limit is not None:
+                arguments.prompt_cache_bytes = self.prompt_cache.max_bytes = limit
 
     def _run_generate(self) -> None:
         """mlx_lm's server lives on without its generation thread, and answers nothing; this one ends with it."""
@@ -96,6 +136,30 @@ class Generation(ResponseGenerator):
             return None
         return entry
 
+    def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> Any:
+        """Called by the generation thread, and the one place where it takes an error as the request's own. So all
+        that might break behind it is tried here."""
+        found = super()._tokenize(tokenizer, request, args)
+        ids = found[0]
+        if not isinstance(ids, list) or not ids:
+            raise BadRequest("the prompt is empty")
+        self._fit(len(ids), args)
+        self._make_state_machine(self.served.model_key, tokenizer, args.stop_words)
+        try_out(args, self.served.vocabulary)
+        return found
+
+    def _fit(self, prompt: int, args: Any) -> None:
+        """Let prompt and answer together be no longer than a slot's context."""
+        if self._context is None:
+            return
+        if prompt >= self._context:
+            raise BadRequest(f"the prompt has {prompt} tokens and exceeds the available context size ({self._context})")
+        args.max_tokens = min(args.max_tokens, self._context - prompt)
+
+    def _serve_single(self, request: Any, stream: Any) -> None:
+        answers, turn, arguments = request
+        super()._serve_single((WatchedQueue(answers, turn), turn, arguments), stream)
+
     def generate(
         self,
         request: CompletionRequest,
@@ -105,17 +169,37 @@ class Generation(ResponseGenerator):
         """Called by the handler's thread. Not to be given up before the generation thread took the turn: only then
         can it be stopped."""
         assert isinstance(request, Turn)
-        request.context, responses = super().generate(request, generation_args, progress_callback)
-        return request.context, self._followed(request, responses)
+        started = time.monotonic()
+        try:
+            request.context, responses = super().generate(request, generation_args, progress_callback)
+        except ClientGone:
+            request.outcome = "left"
+            raise
+        except Exception:  # whatever it is, mlx_lm answers with its words, and the status is ours
+            request.status = 400 if self.generation_available() else 503
+            raise
+        return request.context, self._followed(request, responses, started)
 
-    def _followed(self, turn: Turn, responses: Iterator[Any]) -> Iterator[Any]:
+    def _followed(self, turn: Turn, responses: Iterator[Any], started: float) -> Iterator[Any]:
         self._here.client = turn.client
         ids = list(turn.context.prompt)
+        first = None
         for response in responses:
+            first = first or time.monotonic()
             ids.append(response.token)
             yield response
+        self._count(turn, len(ids), started, first or time.monotonic())
         if turn.session is not None:
             self.sessions.remember(turn.session, ids)
+
+    def _count(self, turn: Turn, tokens: int, started: float, first: float) -> None:
+        turn.outcome = "finished"
+        prompt = len(turn.context.prompt)
+        self.figures.add("prompt_tokens", prompt)
+        self.figures.add("cached_tokens", max(turn.context.prompt_cache_count, 0))
+        self.figures.add("generated_tokens", tokens - prompt)
+        self.figures.add("prompt_seconds", first - started)
+        self.figures.add("generation_seconds", time.monotonic() - first)
 
     def _await_response(self, response_queue: queue.Queue[Any]) -> Any:
         """mlx_lm's waits for the generation thread only, and so generates to the end for a client that left."""

@@ -1,7 +1,10 @@
 """HTTP: mlx_lm's routes with a name, seats and a watched client, and the routes that viiwork adds.
 
-    GET  /health              200 {"status": "ok"} once one token was generated, 503 {"status": "loading"} before
+    GET  /health              200 {"status": "ok", "mlx_lm": version} once one token was generated, before it 503
+                              {"status": "loading", ...}
     GET  /slots               {"slots", "busy", "waiting", "context": tokens or null}
+    GET  /metrics             counts and gauges, as Prometheus reads them
+    GET  /kv                  {"sessions": [{"session", "tokens"}]}, those of which something is held
     GET  /kv?session=KEY      {"session", "tokens"}
     POST /kv/save, /kv/restore {"session": KEY, "filename": NAME} -> {"filename", "tokens", "bytes"}
 
@@ -12,14 +15,18 @@ Errors are {"error": "words"}, as mlx_lm's.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from mlx_lm import __version__ as mlx_lm_version
 from mlx_lm.server import APIHandler, CompletionRequest
 
+from viiwork_mlx.server.body import BadRequest, read_body
 from viiwork_mlx.server.generation import KvRefused, Turn
 from viiwork_mlx.server.seats import Client
 
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 SESSION_HEADER = "X-Viiwork-Session"
 SESSION = re.compile(r"[A-Za-z0-9._-]{1,128}")
 CONTROL_BODY_LIMIT = 65536
+BAD_REQUEST = 400
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ABSENT = "default_model"
 """What mlx_lm puts in for a field that the request leaves out."""
 
@@ -37,26 +46,45 @@ class Handler(APIHandler):
     """One request: the server speaks HTTP/1.0."""
 
     server: Listener
+    stream_options: Any
+    _turn: Turn | None = None
 
     def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
         url = urlsplit(self.path)
         if url.path == "/slots":
             self._reply(200, self._slots())
+        elif url.path == "/metrics":
+            self._send(200, METRICS_TYPE, self.server.generation.figures.text(self.server.gauges()).encode())
         elif url.path == "/kv":
-            keys = parse_qs(url.query).get("session", [""])
-            self._answer(lambda: self.server.kv().holds(_session(keys[0]), self._client()))
+            self._answer(lambda: self._held(parse_qs(url.query, keep_blank_values=True).get("session")))
         else:
             super().do_GET()
 
     def do_POST(self) -> None:  # noqa: N802 - the same
         if urlsplit(self.path).path in ("/kv/save", "/kv/restore"):
             self._answer(self._transfer)
-        else:
+        elif (raw := self._request_body()) is not None:
+            self.rfile = io.BytesIO(raw)  # from which mlx_lm reads it
             super().do_POST()
+
+    def _request_body(self) -> bytes | None:
+        """The body for mlx_lm; None when it was answered with what is wrong with it."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdecimal():
+            self._reply(411, {"error": "Content-Length header is required"})
+            return None
+        try:
+            raw = read_body(self.rfile.read(int(length)))
+        except BadRequest as error:
+            self._refused()
+            self._reply(400, {"error": str(error)})
+            return None
+        self.headers.replace_header("Content-Length", str(len(raw)))
+        return raw
 
     def handle_health_check(self) -> None:
         ready = self.server.model.ready.is_set()
-        self._reply(200 if ready else 503, {"status": "ok" if ready else "loading"})
+        self._reply(200 if ready else 503, {"status": "ok" if ready else "loading", "mlx_lm": mlx_lm_version})
 
     def handle_models_request(self) -> None:
         """mlx_lm lists folders of this machine, and whatever the download cache has."""
@@ -66,16 +94,23 @@ class Handler(APIHandler):
     def handle_completion(self, request: CompletionRequest, stop_words: list[str]) -> None:
         """Called with the body read and its fields checked."""
         if (refusal := self._refusal()) is not None:
+            self._refused()
             self._reply(*refusal)
             return
         self.requested_model = self.server.model_name
+        if self.stream_options is not None:  # mlx_lm wants the field in it, at the end of the answer
+            self.stream_options = {"include_usage": self.stream_options.get("include_usage", False)}
+        self.num_draft_tokens = self.server.model.cli_args.num_draft_tokens  # how far to guess is the operator's to say
         key = self.headers.get(SESSION_HEADER)
-        turn = Turn(**vars(request), client=self._client(), session=key)
+        self._turn = turn = Turn(**vars(request), client=self._client(), session=key)
         try:
             with self.server.seats.taken(turn.client):
                 self._generate(turn, stop_words)
         except ConnectionError:
+            turn.outcome = "left"
             logging.info("the client left before the end of its answer")
+        finally:
+            self.server.generation.figures.add("refused" if turn.status == BAD_REQUEST else turn.outcome)
 
     def _generate(self, turn: Turn, stop_words: list[str]) -> None:
         """Leave only when the generation thread has let go of the turn: its seat is free then."""
@@ -100,15 +135,26 @@ class Handler(APIHandler):
 
     def _slots(self) -> dict[str, object]:
         seats = self.server.seats
-        context = self.server.model.context
+        context = self.server.context
         return {"slots": seats.count, "busy": seats.busy, "waiting": seats.waiting, "context": context}
+
+    def _held(self, keys: list[str] | None) -> dict[str, object]:
+        if keys is None:
+            return self.server.kv().sessions(self._client())
+        return self.server.kv().holds(_session(keys[0]), self._client())
 
     def _transfer(self) -> dict[str, object]:
         body = self._control_body()
         session, name = _session(body.get("session", "")), body.get("filename", "")
         kv = self.server.kv()
-        act = kv.save if self.path.endswith("/save") else kv.restore
-        return act(session, name, self._client())
+        kind = self.path.rpartition("/")[2]
+        started = time.monotonic()
+        done = (kv.save if kind == "save" else kv.restore)(session, name, self._client())
+        figures = self.server.generation.figures
+        figures.add(f"{kind}_transfers")
+        figures.add(f"{kind}_transfer_bytes", done["bytes"])
+        figures.add(f"{kind}_transfer_seconds", time.monotonic() - started)
+        return done
 
     def _control_body(self) -> dict[str, str]:
         length = self.headers.get("Content-Length", "")
@@ -135,9 +181,20 @@ class Handler(APIHandler):
     def _client(self) -> Client:
         return Client(self.connection)
 
+    def _refused(self) -> None:
+        self.server.generation.figures.add("refused")
+
+    def _set_completion_headers(self, status_code: int = 200) -> None:
+        if self._turn is not None and self._turn.status is not None:
+            status_code = self._turn.status
+        super()._set_completion_headers(status_code)
+
     def _reply(self, status: int, body: dict[str, object]) -> None:
-        content = json.dumps(body).encode()
-        self._set_completion_headers(status)
+        self._send(status, "application/json", json.dumps(body).encode())
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

@@ -35,7 +35,7 @@ class KvFolder:
         for left in folder.glob(f".*{PART}"):  # by a process that was killed
             left.unlink()
 
-    def save(self, session: str, name: str, client: Client) -> dict[str, object]:
+    def save(self, session: str, name: str, client: Client) -> dict[str, Any]:
         """Write the longest cached prefix of the session's last turn to the file, which appears when it is whole."""
         path = self._path(name)
         with self._part(name) as part:
@@ -46,7 +46,7 @@ class KvFolder:
         _sync(self._folder)
         return {"filename": name, "tokens": len(header.ids), "bytes": header.size}
 
-    def restore(self, session: str, name: str, client: Client) -> dict[str, object]:
+    def restore(self, session: str, name: str, client: Client) -> dict[str, Any]:
         """Put the file's conversation into the prompt cache, as the session's last turn."""
         path = self._path(name)
         with self._part(name) as part:
@@ -77,11 +77,16 @@ class KvFolder:
         finally:
             part.unlink(missing_ok=True)
 
+    def sessions(self, client: Client) -> dict[str, object]:
+        """Every session of which the prompt cache still has something, the one silent longest first."""
+        known = self._generation.sessions.all()
+        held = self._generation.run(lambda: {key: self._fetch(ids)[1] for key, ids in known.items()}, client)
+        return {"sessions": [{"session": key, "tokens": tokens} for key, tokens in held.items() if tokens]}
+
     def _fetch(self, ids: list[int]) -> tuple[list[Any] | None, int]:
-        """Copies of the layers of the longest cached prefix, and its length. They share memory until written to."""
-        cache = self._generation.prompt_cache
-        layers, rest = cache.fetch_nearest_cache(self._generation.served.model_key, ids)
-        return layers, len(ids) - len(rest)
+        """Copies of the layers of the longest cached prefix, and its length."""
+        found: tuple[list[Any] | None, int] = self._generation.prompt_cache.held(self._generation.served.model_key, ids)
+        return found
 
     def _write(self, session: str, part: Path) -> None:
         ids = self._generation.sessions.ids(session)
@@ -98,6 +103,9 @@ class KvFolder:
 
     def _read(self, part: Path, header: Header) -> None:
         model = self._generation.served
+        limit = self._generation.prompt_cache.max_bytes
+        if header.size > limit:  # before anything makes room for it
+            raise KvRefused(507, f"the file has {header.size} bytes, the prompt cache {limit}; see prompt_cache_bytes")
         if list(header.classes) != self._classes(header):
             raise KvRefused(422, "the cache file is of a model with other layers")
         try:

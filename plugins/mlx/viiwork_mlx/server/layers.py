@@ -40,6 +40,20 @@ def cells(layers: list[Any]) -> int | None:
     return offsets.pop() if len(offsets) == 1 else None
 
 
+def level(layers: list[Any], tokens: int) -> int:
+    """Cut all layers to what each of them holds of the tokens, and return how many these are; 0 when that cannot be
+    done. Layers that do not say how much they hold are taken to hold all."""
+    offsets = [int(layer.offset) for layer in layers if hasattr(layer, "offset")]
+    held = min([*offsets, tokens])
+    if all(offset == held for offset in offsets):
+        return held if held == tokens or len(offsets) == len(layers) else 0
+    if len(offsets) < len(layers) or not all(layer.is_trimmable() for layer in layers):
+        return 0
+    for layer, offset in zip(layers, offsets, strict=True):
+        layer.trim(offset - held)
+    return held
+
+
 def crop(layers: list[Any]) -> None:
     """Cut off the rows behind the last token: room for growth, or what another conversation wrote there."""
     for layer in layers:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,21 @@ class ServedModel(ModelProvider):
         """What each layer's cache looks like."""
 
         self.context = context_of(Path(arguments.model))
+        self.loaded: Callable[[], None] | None = None
+        """Called by the thread that loads, once the model is in memory."""
+
+        self.vocabulary = 0
+        """How many tokens the model chooses from; known once it is ready."""
 
     def load_default(self) -> None:
         """Load the model and generate one token, so that kernels are compiled and a broken model shows now."""
         model, tokenizer = self.load()
         cache = make_prompt_cache(model)
-        for _ in stream_generate(model, tokenizer, "a", max_tokens=1, prompt_cache=cache):
-            pass
+        for token in stream_generate(model, tokenizer, "a", max_tokens=1, prompt_cache=cache):
+            self.vocabulary = int(token.logprobs.shape[-1])
         self.forms = [form(layer) for layer in cache]
+        if self.loaded is not None:
+            self.loaded()
         self.ready.set()
 
     def load(self, *_: object) -> Any:

@@ -28,3 +28,8 @@ class Sessions:
         """The ids of its last turn, prompt and answer; empty for a session that is not known."""
         with self._lock:
             return list(self._ids.get(key, ()))
+
+    def all(self) -> dict[str, list[int]]:
+        """The ids of every known session's last turn, the one silent longest first."""
+        with self._lock:
+            return {key: list(ids) for key, ids in self._ids.items()}

@@ -1,0 +1,247 @@
+"""viiwork alias: the names that the mesh knows models by."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TextIO
+
+import click
+import msgspec
+
+from viiwork_core.cli.operator import Operator
+from viiwork_core.config.durations import parse_duration
+from viiwork_core.config.load import load_config
+from viiwork_core.errors import ConfigError, ViiworkError
+
+PATH: Final = "/v1/aliases"
+LOOK_S: Final = 0.1
+"""Between two looks at who has it."""
+
+_COLUMNS: Final = ("ALIAS", "TARGET", "FALLBACKS", "STATE", "SERVED AS", "BY")
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+    del context
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=option) from None
+
+
+_timeout = click.option(
+    "--timeout", default="5s", callback=_seconds, help="How long to wait for the members. 0: not at all."
+)
+_wait = click.option("--wait", is_flag=True, help="Exit with 1 unless every member that is alive has it by then.")
+_fallback = click.option("--fallback", "fallbacks", multiple=True, help="A model to use instead; may be repeated.")
+_force = click.option("--force", is_flag=True, help="Also when no node serves the target now.")
+
+
+def _asking(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say which node is meant; the command gets an Operator, and whether it is to print JSON."""
+
+    @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's configuration.")
+    @click.option("--node", "api", help="Another node than this machine's: http://HOST:PORT.")
+    @click.option("--secret-env", "variable", help="The variable with the mesh's secret; default: mesh.secret_env.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @functools.wraps(command)
+    def asking(file: Path | None, api: str | None, variable: str | None, *, as_json: bool, **more: Any) -> None:
+        config = load_config(file, os.environ)
+        node = Operator.at(api, config, variable) if api else Operator.here(config, variable)
+        command(node, as_json=as_json, **more)
+
+    return asking
+
+
+@click.group()
+def alias() -> None:
+    """Names that stand for models, the same on every node of the mesh."""
+
+
+@alias.command()
+@_asking
+def ls(node: Operator, *, as_json: bool) -> None:
+    """List all aliases and what they stand for now."""
+    answer = node.ask("GET", PATH)
+    if as_json:
+        _print(answer)
+        return
+    rows = [_COLUMNS, *(_row(one) for one in answer["aliases"])]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    fallbacks = ", ".join(one["fallbacks"]) or "-"
+    return one["name"], one["target"], fallbacks, one["state"], one["resolved"] or "-", one["updated_by"]
+
+
+@alias.command(name="set")
+@click.argument("name")
+@click.argument("target")
+@_fallback
+@_force
+@_timeout
+@_wait
+@_asking
+def set_(
+    node: Operator,
+    name: str,
+    target: str,
+    fallbacks: tuple[str, ...],
+    timeout: float,
+    *,
+    force: bool,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Let NAME stand for the model TARGET, on all nodes."""
+    wanted = {"target": target, "fallbacks": fallbacks, "force": force}
+    answer = node.ask("PUT", f"{PATH}/{_named(name)}", wanted)
+    _tell(node, answer, timeout, wait=wait, as_json=as_json)
+
+
+@alias.command()
+@click.argument("name")
+@_timeout
+@_wait
+@_asking
+def rm(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
+    """Let NAME stand for nothing, on all nodes."""
+    _tell(node, node.ask("DELETE", f"{PATH}/{_named(name)}"), timeout, wait=wait, as_json=as_json)
+
+
+@alias.command()
+@click.argument("name")
+@_timeout
+@_wait
+@_asking
+def revert(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
+    """Let NAME stand for what it stood for before; a second time undoes that."""
+    _tell(node, node.ask("POST", f"{PATH}/{_named(name)}/revert", {}), timeout, wait=wait, as_json=as_json)
+
+
+@alias.command()
+@click.argument("name")
+@_asking
+def history(node: Operator, name: str, *, as_json: bool) -> None:
+    """Show what NAME stands for and stood for, the newest first."""
+    info = node.ask("GET", f"{PATH}/{_named(name)}")
+    if as_json:
+        _print(info)
+        return
+    now = {"ver": info["version"], "by": info["updated_by"], "ts": info["updated_at"]}
+    for one in ({**info, **now}, *info["history"]):
+        when = datetime.fromtimestamp(one.get("ts", 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        click.echo(f"{one['ver']:>4}  {when}  {one['by']}  {_meaning(one)}")
+
+
+@alias.command()
+@click.argument("to", metavar="[FILE]", type=click.File("w", atomic=True), default="-")
+@_asking
+def export(node: Operator, to: TextIO, *, as_json: bool) -> None:
+    """Write all aliases with their histories to FILE, or print them, as JSON."""
+    del as_json  # it is JSON anyhow
+    to.write(_json({"v": 1, "aliases": {name: one for page in _pages(node) for name, one in page.items()}}) + "\n")
+
+
+def _pages(node: Operator) -> Iterator[dict[str, Any]]:
+    after: str | None = ""
+    while after is not None:
+        page = node.ask("GET", f"{PATH}?table=1&after={after}")
+        yield page["aliases"]
+        after = page.get("next")
+
+
+@alias.command(name="import")
+@click.argument("source", metavar="[FILE]", type=click.File("rb"), default="-")
+@_asking
+def import_(node: Operator, source: BinaryIO, *, as_json: bool) -> None:
+    """Set every alias in FILE, as `export` wrote it, whether its target is served or not. Deleted ones are left out."""
+    done: dict[str, str] = {}
+    for name, one in _read(source.read()).items():
+        wanted = {"target": one.target, "fallbacks": one.fallbacks or [], "force": True}
+        try:
+            done[name] = "set" if node.ask("PUT", f"{PATH}/{_named(name)}", wanted)["changed"] else "as it was"
+        except ViiworkError as error:
+            done[name] = f"refused: {error.message}"
+    if as_json:
+        _print(done)
+    else:
+        for name, what in done.items():
+            click.echo(f"{name}: {what}")
+    if any(what.startswith("refused") for what in done.values()):
+        sys.exit(1)
+
+
+class _Kept(msgspec.Struct):
+    """What import needs of a name's text."""
+
+    target: str = ""
+    fallbacks: list[str] | None = None
+    deleted: bool = False
+
+
+class _File(msgspec.Struct):
+    v: int
+    aliases: dict[str, _Kept]
+
+
+def _read(raw: bytes) -> dict[str, _Kept]:
+    try:
+        read = msgspec.json.decode(raw, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the file is no export of aliases: {error}", remedy="make one: viiwork alias export"
+        ) from None
+    if read.v != 1:
+        raise ConfigError(f"the file has version {read.v}, and this release reads version 1")
+    return {name: one for name, one in read.aliases.items() if not one.deleted}
+
+
+def _named(name: str) -> str:
+    """A name that makes one part of a path, whatever else the node says about it."""
+    if not name.strip(".") or any(character in name for character in "/?#%\\") or not name.isascii() or " " in name:
+        raise ConfigError(f"{name!r} is no name for an alias", remedy="use 1 to 64 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def _tell(node: Operator, answer: dict[str, Any], timeout: float, *, wait: bool, as_json: bool) -> None:
+    """Wait for the members, and say how many of them have it."""
+    deadline = time.monotonic() + timeout
+    path = f"{PATH}/{answer['name']}"
+    members = node.ask("GET", path)["members"]
+    while members["missing"] and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        members = node.ask("GET", path)["members"]
+    if as_json:
+        _print({**answer, "members": members})
+    else:
+        click.echo(f"{answer['name']} -> {_meaning(answer['entry'])}{'' if answer['changed'] else ' (as it was)'}")
+        click.echo(f"{members['have']} of {members['alive']} members have it{_missing(members['missing'])}")
+    if wait and members["missing"]:
+        sys.exit(1)
+
+
+def _missing(nodes: list[str]) -> str:
+    return f"; not yet: {', '.join(nodes)} (they fetch it as soon as they can be reached)" if nodes else ""
+
+
+def _meaning(write: dict[str, Any]) -> str:
+    if not write.get("target"):
+        return "nothing"
+    return ", else ".join((write["target"], *write.get("fallbacks", ())))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _print(value: object) -> None:
+    click.echo(_json(value))

@@ -1,0 +1,87 @@
+"""The engine kit's clauses about times, capabilities, and clients that leave."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import anyio
+
+from viiwork_core.contracts.cache import SessionRef
+from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
+from viiwork_core.engines.listener import free_port
+from viiwork_core.testing.clauses import Clause, require
+from viiwork_core.testing.conversation import Talk, opening
+from viiwork_core.testing.engine_case import EngineCase, prepare
+
+VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
+KEY = "face" * 8
+ENDLESS = 1000
+"""Tokens of an answer that nobody waits for."""
+
+
+async def times_are_seconds(case: EngineCase) -> None:
+    for name in ("startup_timeout", "stop_timeout"):
+        _check_seconds(name, getattr(case.engine, name))
+        require(getattr(case.engine, name) > 0, f"{name} is 0")
+    async with case.opened() as engine:
+        if isinstance(engine, WarmsUp):
+            first, second = engine.warm_up(), engine.warm_up()
+            _check_seconds("warm_up()", first)
+            require(first == second, f"warm_up() says {first}, and when asked again {second}")
+
+
+def _check_seconds(what: str, value: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    require(number and math.isfinite(value) and value >= 0, f"{what} is {value!r}")
+
+
+async def advice_is_sentences(case: EngineCase) -> None:
+    spec = replace(case.spec, port=free_port())
+    async with case.opened() as engine:
+        await prepare(engine, spec)
+        engine.launch(spec)
+        if isinstance(engine, Advises):
+            _check_sentences(await engine.advice(spec))
+
+
+def _check_sentences(advice: Sequence[str]) -> None:
+    require(not isinstance(advice, str), f"advice is one text, and should be a sequence of sentences: {advice!r}")
+    for one in advice:
+        require(isinstance(one, str) and one.strip(), f"a sentence of the advice is {one!r}")
+        require("\n" not in one, f"a sentence of the advice has several lines: {one!r}")
+
+
+async def version_is_short(case: EngineCase) -> None:
+    async with case.opened() as engine:
+        if isinstance(engine, Versioned):
+            version = await engine.version(case.live)
+            require(version is None or VERSION.fullmatch(version), f"version() says {version!r}")
+
+
+async def a_client_that_leaves_frees_its_slot(case: EngineCase) -> None:
+    """Where the engine tells what is busy; one that drains is read to its end by the core instead."""
+    if case.wire.drain_on_abort:
+        return
+    talk = Talk(case.spec, case.wire, case.live)
+    await talk.leave(opening(20, seed=12), SessionRef(KEY, 0), within=case.settle_within, max_tokens=ENDLESS)
+    async with case.opened() as engine:
+        load = await engine.load(case.spec, case.live)
+        with anyio.move_on_after(case.settle_within):
+            while load.busy:
+                await anyio.sleep(0.02)
+                load = await engine.load(case.spec, case.live)
+    require(not load.busy, f"{case.settle_within:g} s after its only client has left: {load}")
+
+
+TIMES = Clause(22, "timeouts and warm-up are seconds", times_are_seconds)
+ADVICE = Clause(23, "advice is sentences", advice_is_sentences)
+VERSION_SAID = Clause(24, "a version is short and plain, or None", version_is_short)
+LEAVING = Clause(
+    25, "a client that leaves frees its slot, unless the engine drains", a_client_that_leaves_frees_its_slot
+)
+
+UNSTARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (TIMES, ADVICE)
+STARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (VERSION_SAID, LEAVING)
