@@ -71,7 +71,7 @@ def serving(folder: Path, config: dict[str, Any]) -> Iterator[Node]:
     (folder / "viiwork.yaml").write_text(json.dumps(config))  # JSON is YAML
     program = Path(sys.executable).with_name("viiwork")
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "VIIWORK_MESH_SECRET": SECRET, "VIIWORK_PLUGINS": "mlx"}
-    command = [program, "serve", "--log-json", "--config", folder / "viiwork.yaml"]
+    command: list[str | Path] = [program, "serve", "--log-json", "--config", folder / "viiwork.yaml"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environ)
     node = Node(process, folder / "log")
@@ -187,7 +187,7 @@ def test_a_wrong_name_is_viiworks_404_and_unloads_nothing(ai: Any, node: Node) -
 def test_an_alias_reaches_the_model(ai: Any, node: Node) -> None:
     address, environ = node.log.parent / "viiwork.yaml", {"PATH": os.environ["PATH"], "HOME": str(node.log.parent)}
     program = Path(sys.executable).with_name("viiwork")
-    command = [program, "alias", "set", "nickname", "tiny", "--config", address]
+    command: list[str | Path] = [program, "alias", "set", "nickname", "tiny", "--config", address]
     subprocess.run(command, env={**environ, "VIIWORK_MESH_SECRET": SECRET}, check=True, capture_output=True)
     assert chat(ai, [user("hello")], model="nickname").usage.completion_tokens == 16
 
