@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from viiwork_core.contracts.policy import Candidate, Query, Score
 from viiwork_core.engines.slots import Room
@@ -57,10 +56,10 @@ class Candidates:
         """Seconds that a request for a model holds a slot of this host; None: not measured."""
         return self._service_of(model)
 
-    def query(self, query: Query, reports: Iterable[ModelReport]) -> Query:
-        """The query with the median score of the hosts that serve its model: this one, and those of `reports`."""
-        scores = [self._score_of(query.model), *(score_of(report) for report in reports)]
-        return replace(query, typical=Score.median([score for score in scores if score is not None]))
+    def typical(self, model: str, reports: Iterable[ModelReport]) -> Score | None:
+        """The median score of the hosts that serve a model: this one, and those of `reports`."""
+        scores = [self._score_of(model), *(score_of(report) for report in reports)]
+        return Score.median([score for score in scores if score is not None])
 
     def here(self, node: str, room: Room, free: int, query: Query, *, queued: int = 0) -> Candidate:
         """This host."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from viiwork_core.engines.penalty import Penalty
 from viiwork_core.mesh.capacity import PeerView
-from viiwork_core.mesh.report import ModelReport
+from viiwork_core.mesh.report import CapacityReport, ModelReport
 from viiwork_core.routing.ticket import There
 
 
@@ -27,8 +27,15 @@ class Peer:
     forwards: list[There] = field(default_factory=list)
     """Ours, in flight there."""
 
+    _read: CapacityReport | None = None
+    _models: dict[str, ModelReport] = field(default_factory=dict)
+    """By name, those of the report that was read last."""
+
     def model(self, name: str) -> ModelReport | None:
-        return next((model for model in self.view.report.models if model.name == name), None)
+        if self._read is not self.view.report:
+            self._read = self.view.report
+            self._models = {model.name: model for model in self._read.models}
+        return self._models.get(name)
 
     def serves(self, model: str) -> bool:
         """Whether it has a healthy backend of the model."""
@@ -45,7 +52,8 @@ class Peer:
         asked_at = self.view.asked_at
         if self.refused.get(model.name, float("-inf")) >= asked_at or not model.healthy_backends:
             return 0
-        unseen = sum(one.weight for one in self.forwards if one.model == model.name and one.begun >= asked_at)
-        free = model.slots - model.busy - unseen
+        free = model.slots - model.busy
+        if self.forwards:
+            free -= sum(one.weight for one in self.forwards if one.model == model.name and one.begun >= asked_at)
         # A heavy request takes a whole backend there, as it would here.
         return free if free >= max(1, min(weight, model.slots // model.healthy_backends)) else 0

@@ -10,8 +10,9 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
-from viiwork_core.contracts.policy import Candidate, Policy, Query
+from viiwork_core.contracts.policy import Candidate, Policy, Query, Score
 from viiwork_core.engines.penalty import Penalty
 from viiwork_core.errors import QueueFull, ViiworkError
 from viiwork_core.mesh.capacity import PeerView
@@ -26,6 +27,9 @@ from viiwork_core.routing.peer import Peer
 from viiwork_core.routing.queue import Queue
 from viiwork_core.routing.services import Services
 from viiwork_core.routing.ticket import Here, Placement, There, Ticket
+
+TYPICAL_S: Final = 0.5
+"""Seconds for which the median score of all hosts is taken for the same: each of them reports once a second."""
 
 
 class Router:
@@ -50,6 +54,9 @@ class Router:
         self._candidates = candidates or Candidates(local)
         self._queue = Queue(queue_max)
         self._peers: dict[str, Peer] = {}
+        self._typical: dict[str, tuple[float, Score | None]] = {}
+        """By model: the median score, and when it was taken."""
+
         self._services = Services(node, local, self._peers)
 
     # What others tell
@@ -327,8 +334,12 @@ class Router:
 
     def _asked(self, query: Query, now: float) -> Query:
         """The query as a policy gets it."""
-        fresh = (peer.model(query.model) for peer in self._peers.values() if self._fresh(peer, now))
-        return self._candidates.query(query, (about for about in fresh if about is not None))
+        known = self._typical.get(query.model)
+        if known is None or now - known[0] > TYPICAL_S:
+            fresh = (peer.model(query.model) for peer in self._peers.values() if self._fresh(peer, now))
+            score = self._candidates.typical(query.model, (about for about in fresh if about is not None))
+            known = self._typical[query.model] = (now, score)
+        return replace(query, typical=known[1])
 
 
 def _preferred(names: Sequence[str], candidates: Sequence[Candidate]) -> Sequence[str]:
