@@ -29,6 +29,9 @@ _ROWS = {
     "first_token_p90": "  90 %, s",
     "first_token_p99": "  99 %, s",
     "moved_p50": "  of turns that changed host, median, s",
+    "switched": "turns that changed host, their history kept",
+    "switched_warm": "  of these warm: reused >= 90 % of the prompt, %",
+    "switched_partly": "  of these partly warm: 30 to 90 %, %",
     "refused": "answers 429",
     "fairness": "fairness (1 = all agents got equally many turns)",
 }

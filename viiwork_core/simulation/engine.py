@@ -52,6 +52,14 @@ class SimulatedEngine:
         cached = min(cached, max(0, prompt.tokens - 1))
         return slot, cached, took + (prompt.tokens - cached) / self._model.prefill_tps
 
+    def restore(self, slot: int, content: Content) -> None:
+        """Put a cache from elsewhere into an idle slot. What that held is parked."""
+        held = self.slots[slot]
+        if held is not None and held.agent != content.agent:
+            self._park(held)
+        self._parked.pop(content.agent, None)
+        self.slots[slot] = content
+
     def end(self, slot: int, content: Content) -> None:
         """The answer is complete: what the slot holds now."""
         self._busy[slot] = False

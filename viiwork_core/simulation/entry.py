@@ -88,6 +88,11 @@ class Entry:
         )
         self._waiting: dict[Ticket, Request] = {}
 
+    def spill(self, session: str, tokens: int) -> SimulatedHost | None:
+        """Where a session would go next without this host."""
+        order = self.router.spill_order(Query(MODEL, session, tokens, continues=True), self._now())
+        return self._fleet.hosts[order[0].member.node] if order else None
+
     # What others tell
 
     def poll(self) -> None:
@@ -199,9 +204,9 @@ class Entry:
                 self.router.returned(placement)
             self._learn(request, host)
             self._end(request, 200)
-            self._fleet.wake()
 
-        host.run(place.reservation, request.prompt, request.session, self._point(request), began, ended)
+        wake = self._fleet.wake
+        host.run(place.reservation, request.prompt, request.session, self._point(request), began, ended, wake)
 
     @staticmethod
     def _point(request: Request) -> tuple[int, Mark] | None:

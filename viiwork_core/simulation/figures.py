@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from viiwork_core.simulation.run import Run, Turn
 
+WARM, PARTLY = 0.9, 0.3
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -35,6 +37,15 @@ class Figures:
     moved_p50: float | None
     """Median time to the first token of turns that changed host; None: there were none."""
 
+    switched: int
+    """Turns that changed host and whose history was not compacted."""
+
+    switched_warm: float
+    """Of these, that reused at least 90 % of the prompt."""
+
+    switched_partly: float
+    """That reused 30 to 90 %."""
+
     refused: int
     """Answers 429."""
 
@@ -53,6 +64,7 @@ def figures(run: Run) -> Figures:
     hosts = [b for a, b in pairs if a.host != b.host]
     backends = [b for a, b in pairs if a.host == b.host and a.backend != b.backend]
     following = [turn for turn in turns if turn.before]
+    switched = [turn for turn in hosts if turn.before]
     times = [turn.first_token_s for turn in turns]
     return Figures(
         policy=run.policy,
@@ -66,6 +78,11 @@ def figures(run: Run) -> Figures:
         first_token_p90=quantile(times, 0.9),
         first_token_p99=quantile(times, 0.99),
         moved_p50=quantile([turn.first_token_s for turn in hosts], 0.5) if hosts else None,
+        switched=len(switched),
+        switched_warm=_share([turn for turn in switched if turn.cached >= WARM * turn.tokens], switched),
+        switched_partly=_share(
+            [turn for turn in switched if PARTLY * turn.tokens <= turn.cached < WARM * turn.tokens], switched
+        ),
         refused=run.refused,
         fairness=_fairness(turns),
     )

@@ -19,7 +19,8 @@ from viiwork_core.routing.published import Place, Published
 from viiwork_core.routing.scores import Scores
 from viiwork_core.simulation.agenda import Agenda
 from viiwork_core.simulation.engine import Content, SimulatedEngine, answered
-from viiwork_core.simulation.scenario import HostModel
+from viiwork_core.simulation.replicas import Copy, Sender, Store
+from viiwork_core.simulation.scenario import HostModel, KvModel
 from viiwork_core.simulation.workload import Prompt
 
 MODEL = "model"
@@ -41,7 +42,15 @@ class Served:
 class SimulatedHost:
     """One machine."""
 
-    def __init__(self, model: HostModel, policy: Policy, agenda: Agenda, rng: random.Random, opening: int) -> None:
+    def __init__(
+        self,
+        model: HostModel,
+        policy: Policy,
+        agenda: Agenda,
+        rng: random.Random,
+        opening: int,
+        kv: KvModel | None = None,
+    ) -> None:
         self.model = model
         self.policy = policy
         self.scores = Scores()
@@ -51,6 +60,15 @@ class SimulatedHost:
         self.member = Member(model.name, f"id-{model.name}", "127.0.0.1", 1)
         self._agenda = agenda
         self._engines: dict[str, SimulatedEngine] = {}
+        self._kv = kv
+        self.store = Store(kv.store if kv else 0)
+        self._sender = Sender(kv, agenda) if kv else None
+        self.target: Callable[[str, int], SimulatedHost | None] = _nowhere
+        """Where a session would go next without this host."""
+
+        self._turns: dict[str, int] = {}
+        """The newest turn of each session that an engine here holds."""
+
         self._histories: dict[str, tuple[int, int]] = {}
         """Agent and epoch of each session."""
 
@@ -103,28 +121,70 @@ class SimulatedHost:
         point: tuple[int, Mark] | None,
         began: Callable[[Served], None],
         ended: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
-        """Serve a turn on its reservation: `began` at the first token, `ended` when the slot is free again.
+        """Serve a turn on its reservation: `began` at the first token, `ended` at the last, `wake` when the slot is
+        free again.
 
         `point`: the conversation's hash at this turn and the mark of its reply.
         """
         engine = self._engines[reservation.backend]
         asked = Content(prompt.agent, prompt.epoch, prompt.tokens)
+        imported_s = self._import(engine, reservation, asked, session, prompt.number)
         slot, cached, first_token_s = engine.begin(asked, reservation.slot if session is not None else None)
+        first_token_s += imported_s
         served = Served(self.model.name, reservation.backend, cached, first_token_s)
         self._told = None
 
         def over() -> None:
             self._told = None
-            engine.end(slot, Content(prompt.agent, prompt.epoch, prompt.tokens + prompt.answer))
+            content = Content(prompt.agent, prompt.epoch, prompt.tokens + prompt.answer)
+            engine.end(slot, content)
             self._note(session, point, prompt)
-            self.book.release(reservation)
             self._observe(served, prompt, session)
             self.scores.served(MODEL, first_token_s + answered(self.model, prompt.answer))
+            saving = self._save(session, prompt.number, content)
+
+            def released() -> None:
+                self.book.release(reservation)
+                wake()
+
+            self._agenda.after(saving, released)
             ended()
 
         self._agenda.after(first_token_s, lambda: began(served))
         self._agenda.after(first_token_s + answered(self.model, prompt.answer), over)
+
+    def _import(
+        self, engine: SimulatedEngine, reservation: Reservation, asked: Content, session: str | None, turn: int
+    ) -> float:
+        """Put a newer replica of the session into its slot, if the planner would. The seconds that it takes."""
+        if self._kv is None or session is None or reservation.slot is None:
+            return 0.0
+        held = engine.where(asked.agent, asked.epoch)
+        copy = self.store.to_import(session, turn, held[1] if held else None, self._turns.get(session, 0))
+        if copy is None or (copy.content.agent, copy.content.epoch) != (asked.agent, asked.epoch):
+            return 0.0
+        engine.restore(reservation.slot, copy.content)
+        return self._kv.import_s
+
+    def take(self, copy: Copy) -> None:
+        """A replica has arrived, which is a base for what goes back."""
+        self.store.add(copy)
+        if self._sender is not None:
+            self._sender.has(copy.session, copy.content.tokens)
+
+    def _save(self, session: str | None, turn: int, content: Content) -> float:
+        """Save a turn and send it to where the session would go next. The seconds for which the slot is held."""
+        if session is None or self._kv is None or self._sender is None or content.tokens < self._kv.min_tokens:
+            return 0.0
+        self._turns[session] = turn
+        target, sender = self.target(session, content.tokens), self._sender
+        if target is None:
+            return 0.0
+        copy = Copy(session, turn, content)
+        self._agenda.after(self._kv.save_s, lambda: sender.offer(copy, target.take))
+        return self._kv.save_s
 
     def _note(self, session: str | None, point: tuple[int, Mark] | None, prompt: Prompt) -> None:
         if session is None or point is None:
@@ -155,6 +215,10 @@ class SimulatedHost:
             return None
         backend, slot, tokens = max(found, key=lambda place: (place[1] is not None, place[2]))
         return Place(Kind.PARKED if slot is None else Kind.LIVE, backend, tokens)
+
+
+def _nowhere(session: str, tokens: int) -> None:
+    del session, tokens
 
 
 def _view(name: str, slots: int) -> BackendView:

@@ -73,9 +73,10 @@ def simulate(
     fleet = Fleet(scenario, {}, agenda)
     for model in scenario.hosts:
         chance = random.Random(f"{scenario.seed} {model.name}")  # noqa: S311  # keeps no secret
-        host = SimulatedHost(model, policy(), agenda, chance, scenario.agents.opening)
+        host = SimulatedHost(model, policy(), agenda, chance, scenario.agents.opening, scenario.kv)
         fleet.hosts[model.name] = host
-        fleet.entries[model.name] = Entry(host, host.policy, fleet, names, chance)
+        entry = fleet.entries[model.name] = Entry(host, host.policy, fleet, names, chance)
+        host.target = entry.spill
     for entry in fleet.entries.values():
         agenda.after(0.0, entry.poll)
     sources = [(agent.begins_at, agent) for agent in recorded] or _made_up(scenario)

@@ -90,6 +90,26 @@ class AgentModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Within which all have begun."""
 
 
+class KvModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How caches move."""
+
+    link_mbit: _Positive
+    """What a transfer gets of the link between two hosts."""
+
+    mib_per_1k_tokens: _Positive
+    """Bytes of a cache, and of what a delta adds."""
+
+    save_s: _Seconds
+    """For which a slot is held after a turn."""
+
+    import_s: _Seconds
+    """From a replica on disk to a slot that holds it."""
+
+    min_tokens: _Tokens = 8192
+    store: _Some = 64
+    """Replicas that a host keeps."""
+
+
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulation."""
 
@@ -106,6 +126,9 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue_timeout_s: _Positive = 20.0
     forward_retry: Annotated[int, Meta(ge=0)] = 1
     stale_after_s: _Positive = 3.0
+    kv: KvModel | None = None
+    """None: caches stay where they are."""
+
     seed: int = 1
 
     def __post_init__(self) -> None:
