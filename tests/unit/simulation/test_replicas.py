@@ -52,7 +52,7 @@ def test_the_store_keeps_the_newest_turns_and_no_more_than_it_may() -> None:
 
 
 def short(name: str) -> Figures:
-    scenario = msgspec.structs.replace(load(name), minutes=30)
+    scenario = msgspec.structs.replace(load(name), minutes=50)
     return figures(simulate(scenario, lambda: Fastest(NoOptions()), Names.HEADER))
 
 
