@@ -12,7 +12,7 @@ SPREAD ?= -n 3 --dist loadfile
 MLX := $(filter Linux-x86_64 Linux-aarch64 Darwin-arm64,$(shell uname -s)-$(shell uname -m))
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 run: $(VENV)/installed  ## one node with a small model on 127.0.0.1:8086 (another port: PORT=8087)
 	@$(BIN)/python demo/smollm2.py $(PORT) .run
 demo: $(VENV)/installed  ## two nodes that answer as one, and one of them killed; ends by itself
@@ -35,6 +35,10 @@ bench: $(VENV)/installed  ## what the relay costs (under a minute and less exact
 	@$(BIN)/python -m bench $(if $(QUICK),--quick)
 bench-mesh: $(VENV)/installed  ## five nodes: joining, killing, healing, what they cost (less exact: QUICK=1)
 	@$(BIN)/python -m bench.mesh $(if $(QUICK),--quick)
+bench-routing: $(VENV)/installed-dev  ## routing: simulated shares, the time of a decision, real llama-servers
+	@$(BIN)/python -m bench.routing
+bench-kv: $(VENV)/installed  ## a cache that moves between two nodes, and 1 GiB on its way (less exact: QUICK=1)
+	@$(BIN)/python -m bench.kv $(if $(QUICK),--quick)
 docs: $(VENV)/installed  ## docs/config.md and docs/plugins anew, from the code
 	VIIWORK_PLUGINS=llamacpp,mlx,strata,discovery_mdns,discovery_tailscale $(BIN)/viiwork config docs docs/config.md
 	$(BIN)/python -m viiwork_core.testing.pages docs/plugins
@@ -62,4 +66,4 @@ $(VENV)/installed-mlx: $(VENV)/installed-dev
 	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
 	@touch $@
 
-.PHONY: help run demo test test-all lint types layers plugins dist bench bench-mesh docs lock clean
+.PHONY: help run demo test test-all lint types layers plugins dist bench bench-mesh bench-routing bench-kv docs lock clean

@@ -41,7 +41,7 @@ class Size:
 
 
 FULL = Size(idle_s=60.0, joins=5, kills=3, heals=3, decisions=2000)
-QUICK = Size(idle_s=5.0, joins=1, kills=1, heals=1, decisions=300)
+QUICK = Size(idle_s=3.0, joins=1, kills=1, heals=1, decisions=300)
 
 
 @dataclass

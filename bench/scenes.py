@@ -18,8 +18,8 @@ from bench.lan import Lan, Machine
 from bench.nodes import Failed, Node, until
 
 CLIENTS = 8
-LOAD_S = 2.0
-AFTER_S = 6.0
+LOAD_S = 1.0
+AFTER_S = 5.0
 """How long a killed node's address is watched."""
 
 SPLIT_S = 120.0

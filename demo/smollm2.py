@@ -34,6 +34,7 @@ models:
     path: {model}
     context: 4096
     parallel: 2
+    args: [--predict, "256"]  # tokens of an answer, unless a request says: so small a model may not find an end
 """
 
 READY = """
@@ -42,7 +43,9 @@ smollm2 is ready after {seconds:.0f} s. Try it from another terminal:
   curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "smollm2", "messages": [{{"role": "user", "content": "Name three birds."}}]}}'
 
-Ctrl-C ends the node and its engine.
+The dashboard is at {url}/
+
+Ctrl-C ends the node and its engine. Answers that run may finish first, for a minute; a second Ctrl-C cuts them.
 """
 
 NO_ENGINE = """\

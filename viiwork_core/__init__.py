@@ -12,6 +12,7 @@ from viiwork_core.contracts.cache import (
 from viiwork_core.contracts.capabilities import Advises, Attaches, Prepares, RunsOnCpu, VariesWire, Versioned, WarmsUp
 from viiwork_core.contracts.context import CommandOutput, Context, Digest, RunCommand
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
+from viiwork_core.contracts.doctor import DoctorCheck, DoctorContext, DoctorModel, Finding, Level
 from viiwork_core.contracts.engine import (
     Accelerator,
     Address,
@@ -61,10 +62,15 @@ __all__ = [
     "Digest",
     "Discovery",
     "DiscoveryFailed",
+    "DoctorCheck",
+    "DoctorContext",
+    "DoctorModel",
     "Engine",
     "EngineRefused",
     "EngineUnreachable",
+    "Finding",
     "Launch",
+    "Level",
     "Load",
     "NoOptions",
     "NotBuiltYet",

@@ -176,6 +176,22 @@ class FingerprintMismatch(CacheRefused):
     status, code = 409, "fingerprint_mismatch"
 
 
+class BaseMissing(CacheRefused):
+    """The file that a delta stands on is not here, or not the one that is meant: the whole file is needed."""
+
+    status, code = 409, "base_missing"
+
+
+class ResumeFrom(CacheRefused):
+    """A part of the file is here from a transfer that broke off: it goes on from a byte that is told."""
+
+    status, code = 409, "resume"
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        super().__init__(f"{message}: go on from byte {offset}")
+        self.offset = offset
+
+
 class StoreFull(ViiworkError):
     """The replica store has no room for this file."""
 

@@ -9,6 +9,7 @@ import pluggy
 
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.discovery import Discovery
+from viiwork_core.contracts.doctor import DoctorCheck
 from viiwork_core.contracts.engine import Engine
 from viiwork_core.contracts.policy import Policy
 
@@ -67,4 +68,16 @@ def viiwork_register_cache_transfer() -> type[CacheTransfer] | list[type[CacheTr
     If it raises: the plugin is marked failed with the reason, and nothing else is harmed; a configuration that turns
     kv_share on for that engine does not start.
     Since: API 1.0.
+    """
+
+
+@hookspec
+def viiwork_register_doctor_check() -> type[DoctorCheck] | list[type[DoctorCheck]]:  # type: ignore[empty-body]  # a spec
+    """Add checks to `viiwork doctor`.
+
+    When: once, while plugins load, in every program that loads them; only `viiwork doctor` runs the checks.
+    Thread: the main thread; no event loop runs.
+    Returns: a subclass of DoctorCheck, or a list of them. Each has a `name` of its own.
+    If it raises: the plugin is marked failed with the reason, and nothing else is harmed; `viiwork doctor` tells it.
+    Since: API 1.1.
     """

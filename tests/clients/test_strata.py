@@ -19,6 +19,7 @@ from http_node import CHAT, Node, ask, chat, connected, model, started, until
 pytest.importorskip("viiwork_strata", reason="the strata plugin is not installed")
 
 from viiwork_strata.testing import CHECKOUT, write_config  # after the skip
+from viiwork_strata.testing.settings import VERSION
 
 HELLO: Any = [{"role": "user", "content": "hello, which of you is here?"}]
 QUICK = {"interval": "0.2s", "max_failures": 2, "max_respawns": 20}
@@ -71,6 +72,11 @@ def test_a_plain_and_a_streamed_chat(node: Node) -> None:
     assert plain.usage is not None
     assert chunks[-1].usage.prompt_tokens == plain.usage.prompt_tokens
     assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_the_engine_s_version_is_shown(node: Node) -> None:
+    healthy(node, "fine")
+    until(lambda: node.model("fine").get("engine_version") == VERSION, "the node shows the version")
 
 
 def test_an_engine_that_dies_in_a_stream_is_an_error_for_the_client(node: Node) -> None:

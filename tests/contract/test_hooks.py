@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from viiwork_core import CacheTransfer, Discovery, Engine, Policy, hookspecs
+from viiwork_core import CacheTransfer, Discovery, DoctorCheck, Engine, Policy, hookspecs
 from viiwork_core.registry import entry_points
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.registry import Registry
@@ -96,6 +96,20 @@ def test_hook_viiwork_register_cache_transfer(load: Load) -> None:
         def viiwork_register_cache_transfer(): return Cache
     """)
     assert issubclass(registry.cache_transfer("one"), CacheTransfer)
+
+
+def test_hook_viiwork_register_doctor_check(load: Load) -> None:
+    registry = load("""
+        class Fans(DoctorCheck):
+            name = "fans"
+            async def run(self, context): return [Finding(Level.OK, "they turn")]
+
+        @hookimpl
+        def viiwork_register_doctor_check(): return Fans
+    """)
+    (check,) = registry.doctor_checks()
+    assert issubclass(check, DoctorCheck)
+    assert check.name == "fans"
 
 
 HOOKS = {name for name in vars(hookspecs) if name.startswith("viiwork_")}

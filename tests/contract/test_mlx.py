@@ -1,4 +1,4 @@
-"""Both kits over a real MLX server with the tiny model, and the same model in both engines."""
+"""Both kits over a real MLX server, with the cases of `viiwork plugin check`, and the same model in both engines."""
 
 import asyncio
 from pathlib import Path
@@ -15,8 +15,8 @@ from viiwork_core.testing.tiny_model import write_gguf, write_mlx
 pytest.importorskip("viiwork_mlx", reason="the mlx plugin is not installed")
 pytest.importorskip("mlx_lm", reason="mlx_lm is not installed for this Python")
 
-from viiwork_mlx.cache import MlxCache  # after the skips
-from viiwork_mlx.engine import MlxEngine
+from viiwork_mlx.engine import MlxEngine  # after the skips
+from viiwork_mlx.kit import cases
 from viiwork_mlx.options import MlxOptions
 
 pytestmark = pytest.mark.slow
@@ -27,14 +27,13 @@ def spec(tmp_path: Path) -> Spec:
     return Spec(model="tiny", index=0, backends=1, path=write_mlx(tmp_path / "1"), context=4096, parallel=2)
 
 
-def test_the_engine_keeps_the_contract(spec: Spec, tmp_path: Path) -> None:
-    assert asyncio.run(check_engine(EngineCase(MlxEngine, MlxOptions(), spec, kit_context(tmp_path)))) == []
+def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
+    (case,) = [one for one in cases(tmp_path) if isinstance(one, EngineCase)]
+    assert asyncio.run(check_engine(case)) == []
 
 
-def test_the_cache_transfer_keeps_the_contract(spec: Spec, tmp_path: Path) -> None:
-    other, caches = write_mlx(tmp_path / "2", seed=2), tmp_path / "caches"
-    caches.mkdir()
-    case = CacheCase(MlxEngine, MlxCache, MlxOptions(), spec, other, caches, kit_context(tmp_path))
+def test_the_cache_transfer_keeps_the_contract(tmp_path: Path) -> None:
+    (case,) = [one for one in cases(tmp_path) if isinstance(one, CacheCase)]
     assert asyncio.run(check_cache(case)) == []
 
 

@@ -25,6 +25,8 @@ ALPHA, BETA, GAMMA, DELTA = "alpha", "beta", "gamma", "delta"
 NAMES = (ALPHA, BETA, GAMMA, DELTA)
 GOSSIP, ENGINE = 7946, 9000
 SLOTS = 4
+PAUSE_S = 0.02
+"""Between an answer and the same client's next request: what is tried is not how fast they are."""
 
 
 class Crew:
@@ -110,8 +112,7 @@ class Crew:
         there, secret = host or self.host(name), secret or self.secret
         node = stack.enter_context(started(there, called or name, folder, config, secret, **(environ or {})))
         self.nodes[name] = node
-        if models:
-            until(node.healthy, f"{name} is healthy\n{node.log()}", 60)
+        until(node.healthy, f"{name} is healthy\n{node.log()}", 60)
         return node
 
     def stop(self, name: str) -> None:
@@ -141,7 +142,7 @@ class Crew:
 
     @contextmanager
     def load(self, entry: str, clients: int = 4, **more: object) -> Iterator[Load]:
-        """Clients at one node that ask again as soon as they have their answer; all answers are in after the block."""
+        """Clients at one node that ask again soon after each answer; all answers are in after the block."""
         load = Load(self.nodes[entry], more)
         with ThreadPoolExecutor(clients) as threads:
             running = [threads.submit(load.run) for _ in range(clients)]
@@ -166,7 +167,7 @@ class Load:
         """What came in place of an answer."""
 
     def run(self) -> None:
-        while not self.stop.is_set():
+        while not self.stop.wait(PAUSE_S):
             try:
                 reply = self.entry.chat([user("hello")], max_tokens=4, **self._more)  # type: ignore[arg-type]  # of a body
             except (OSError, HTTPException) as error:

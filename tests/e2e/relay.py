@@ -25,7 +25,11 @@ class Relay(socketserver.ThreadingTCPServer):
     def __init__(self, host: Host, address: tuple[str, int], target: tuple[str, int]) -> None:
         self._host, self._target = host, target
         self._damaging = threading.Event()
+        self._cut_after: int | None = None
         self.uploads = 0
+        self.sizes: list[int] = []
+        """Bytes of each upload, its head included."""
+
         self.damaged = 0
         with host.inside():
             super().__init__(address, socketserver.BaseRequestHandler)
@@ -49,6 +53,22 @@ class Relay(socketserver.ThreadingTCPServer):
             yield
         finally:
             self._damaging.clear()
+
+    @contextmanager
+    def cutting(self, after: int) -> Iterator[None]:
+        """The next upload that begins in the block breaks off after so many bytes."""
+        self._cut_after = after
+        try:
+            yield
+        finally:
+            self._cut_after = None
+
+    def cuts(self, size: int) -> bool:
+        """Whether an upload of which so much has come is to break off now."""
+        if self._cut_after is None or size < self._cut_after:
+            return False
+        self._cut_after = None
+        return True
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Each direction has a thread: one that stalls must not hold up the other."""
@@ -77,10 +97,19 @@ class _Damage:
         self._position: int | None = None
         """In the upload that is to be damaged."""
 
+        self._counts = False
+        """An upload has begun on this connection, which then carries nothing else."""
+
     def passed(self, data: bytes) -> bytes:
         if data.startswith(UPLOAD):
             self._relay.uploads += 1
+            self._relay.sizes.append(0)
+            self._counts = True
             self._position = 0 if self._relay._damaging.is_set() else None
+        if self._counts:
+            self._relay.sizes[-1] += len(data)
+            if self._relay.cuts(self._relay.sizes[-1]):
+                raise ConnectionAbortedError
         if self._position is None:
             return data
         at, self._position = DAMAGED_BYTE - self._position, self._position + len(data)

@@ -80,6 +80,40 @@ def test_a_session_moves_and_comes_back(mesh: Mesh) -> None:
     assert mesh.first.events("kv imported", session=moving.key, turn=3)
 
 
+def test_later_turns_travel_as_deltas(mesh: Mesh) -> None:
+    """Each costs little more than its share of the tokens, and what is put together there is right."""
+    moving, staying = Conversation(mesh, "growing"), Conversation(mesh, "growing elsewhere")
+    before = 0
+    for turn in range(1, 5):
+        words = prose(LONG if turn == 1 else 90, seed=10 + turn)
+        uploads = len(mesh.relay.sizes)
+        text = moving.say(words, on=FIRST).text
+        size = moving.arrived(mesh.second, turn).stat().st_size
+        sent = sum(mesh.relay.sizes[uploads:])
+        assert sent < 1.3 * (size - before), f"turn {turn}: {sent} bytes for {size - before} of {size}"
+        assert turn == 1 or size - before < 0.1 * size
+        before = size
+        assert staying.say(words, on=FIRST).text == text
+        mesh.second.heard("kv received", session=staying.key, turn=turn)
+
+    fifth = moving.say("What came last?", on=SECOND)
+    assert fifth.warmth >= WARM
+    assert staying.say("What came last?", on=FIRST).text == fifth.text
+    assert mesh.second.events("kv imported", session=moving.key, turn=4)
+
+
+def test_a_transfer_that_broke_off_goes_on(mesh: Mesh) -> None:
+    moving = Conversation(mesh, "broken off")
+    uploads = len(mesh.relay.sizes)
+    with mesh.relay.cutting(after=2_600_000):
+        moving.say(prose(2 * LONG, seed=20), on=FIRST)
+        size = moving.arrived(mesh.second, turn=1).stat().st_size
+    broken, _, rest = mesh.relay.sizes[uploads:]
+    assert broken >= 2_600_000
+    assert rest < size - 1_000_000, "it went on where it had ended"
+    assert moving.say("And what came after that?", on=SECOND).warmth >= WARM
+
+
 def test_a_cache_damaged_on_its_way_is_refused(mesh: Mesh) -> None:
     moving = Conversation(mesh, "damaged on its way")
     damaged = mesh.relay.damaged

@@ -60,16 +60,20 @@ def test_who_refuses_is_passed_over_and_the_next_one_is_asked(machines: Crew) ->
 def test_halves_that_part_write_aliases_and_agree_when_they_meet_again(machines: Crew) -> None:
     trio(machines)
     alpha, beta, gamma = (machines[name] for name in (ALPHA, BETA, GAMMA))
-    machines.network.split([machines.machine(GAMMA)])
-    until(lambda: gamma.members() == set() and alpha.members() == {BETA}, "both halves know", 90)
-    for entry, other in ((alpha, BETA), (gamma, GAMMA)):
-        assert entry.chat(HELLO).headers["x-viiwork-node"] == other, "each half serves on"
-    for node, name in ((alpha, "here"), (gamma, "there")):
-        alias(node, "set", name, MODEL)
-        alias(node, "set", "both", MODEL, "--fallback", f"of-{node.name}", "--force")
-    assert alias_state(alpha) != alias_state(gamma)
-    machines.network.heal()
-    machines.met()
+    with machines.load(ALPHA) as load:
+        load.more(4, GAMMA)
+        machines.network.split([machines.machine(GAMMA)])
+        until(lambda: gamma.members() == set() and alpha.members() == {BETA}, "both halves know", 90)
+        load.more(4, BETA)
+        assert gamma.chat(HELLO).headers["x-viiwork-node"] == GAMMA, "the other half serves on too"
+        for node, name in ((alpha, "here"), (gamma, "there")):
+            alias(node, "set", name, MODEL)
+            alias(node, "set", "both", MODEL, "--fallback", f"of-{node.name}", "--force")
+        assert alias_state(alpha) != alias_state(gamma)
+        machines.network.heal()
+        machines.met()
+        load.more(4, GAMMA)
+    assert load.lost == []
     until(lambda: len({alias_state(one)[0] for one in (alpha, beta, gamma)}) == 1, "all have the same aliases", 60)
     assert alias_state(alpha)[1] == dict.fromkeys(("both", "here", "there"), MODEL)
     (fallback,) = json.loads(beta.get("/v1/aliases/both").body)["fallbacks"]

@@ -108,6 +108,10 @@ class EngineEnd:
         """How often a scripted engine was asked whether it is ready."""
         return int(self._ask("GET", "/probes"))
 
+    def reports(self) -> int:
+        """How often a scripted engine was asked for its load."""
+        return int(self._ask("GET", "/reports"))
+
     def fake_state(self) -> Any:
         return self._ask("GET", "/fake/state")
 

@@ -14,7 +14,7 @@
 Without a script the answer is a small completion. GET /seen tells what was asked and when a client left; POST /load
 sets what /load answers instead of the truth; POST /refuse [STATUS, ...] makes it answer so to the next requests, POST
 /mute N say nothing to the next N; GET /wait/NAME waits for a gate, GET /probes tells how often it was asked whether it
-is ready. Standard library only; run as `python scripted_engine.py --port N`.
+is ready, GET /reports how often for its load. Standard library only; run as `python scripted_engine.py --port N`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Scripted:
         self.mute = 0
         """So many of the next requests are told nothing."""
         self.probes = 0
+        self.reports = 0
         self._numbers = itertools.count()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -103,7 +104,10 @@ class Scripted:
                 return self.most
             case "/probes":
                 return self.probes
+            case "/reports":
+                return self.reports
             case "/load":
+                self.reports += 1
                 pinned = set(self.working.values())
                 each = [{"id": number, "busy": number in pinned} for number in range(self.slots)]
                 return self.told or {"slots": self.slots, "busy": len(self.working), "each": each}

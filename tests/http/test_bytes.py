@@ -119,7 +119,7 @@ def test_a_bad_client_does_not_make_a_backend_sick(node: Node) -> None:
 
 RAW = (
     b' { "model":"%b" , "script": [["json", 200, "{}"]],\r\n "big": 123456789012345678901234567890, "huge": 1e400,\n'
-    b'"text": "\xff\xfe \\u00e9 \xf0\x9f\x98\x80", "twice": 1, "twice": 2, "none": null, "id_slot": 7 } '
+    b'"text": "\xc3\xbf \\u00e9 \xf0\x9f\x98\x80", "twice": 1, "twice": 2, "none": null, "id_slot": 7 } '
 )
 
 
@@ -137,7 +137,7 @@ def test_the_slot_is_the_node_s_to_choose_and_nothing_else_is_edited(node: Node)
     parsed = json.loads(body.decode("utf-8", "replace"))
     assert parsed["id_slot"] in (0, 1)
     assert body.count(b"id_slot") == 1
-    for value in (b"123456789012345678901234567890", b"1e400", b'"\xff\xfe \\u00e9 \xf0\x9f\x98\x80"', b"null"):
+    for value in (b"123456789012345678901234567890", b"1e400", b'"\xc3\xbf \\u00e9 \xf0\x9f\x98\x80"', b"null"):
         assert value in body
 
 
@@ -224,8 +224,8 @@ def test_credentials_do_not_reach_the_engine_and_its_own_headers_do_not_come_bac
     headers = [*SECRETS, ("X-Request-Id", "mine-1"), ("X-Stays", "Jöte"), ("Accept-Encoding", "gzip")]
     answer = got(node, "scripted", script(("raw", head)), headers=headers)
     sent, _ = asked(node, "scripted")
-    assert "hush" not in {value for name, values in sent.items() for value in values if name != "x-scripted-session"}
     (session,) = sent["x-scripted-session"]
+    assert "hush" not in str(sent)
     assert len(session) >= 16, "the session goes on as its keyed hash"
     assert "hush" not in session
     assert sent["x-request-id"] == ["mine-1"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from http_node import Answer, Node, ask, chat, connected, script, streamed
+from http_node import Answer, Node, ask, chat, connected, model, script, started, streamed
 
 WORD = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -141,3 +142,22 @@ def test_an_old_client_reads_that_its_stream_was_cut(node: Node, last: bytes) ->
     assert (error["code"], error["src"]) == ("answer_cut", "viiwork")
     assert text.startswith(WORD + last)
     assert b"[DONE]" not in text
+
+
+def test_a_stream_that_outlives_the_grace_of_a_stop_is_broken_without_ado(tmp_path: Path) -> None:
+    config = {"health": {"respawn_grace": "0.3s"}, "models": [model("scripted")]}
+    with started("one", tmp_path / "one", config) as node:
+
+        async def scene() -> Answer:
+            async with connected(node) as client:
+                steps = script(("stream",), ("chunk", WORD), ("hold",))
+                await client.ask(chat("scripted", steps, stream=True))
+                answer = await client.read(await client.answer(), pieces=1)
+                node.process.terminate()
+                return await client.read(answer)
+
+        answer = asyncio.run(scene())
+        assert (answer.status, answer.body, answer.broken) == (200, WORD, True)
+        assert node.process.wait(20) == 0
+        assert node.events("stopped")
+        assert "Traceback" not in node.log()

@@ -206,10 +206,11 @@ def test_health_checks_do_not_touch_the_counts(node: Node) -> None:
             for client in clients:
                 await client.ask(chat("twins", steps, stream=True))
             await soon(lambda: node.slots("twins") == ["running"] * 2 * SLOTS, "all run")
-            before = [engine.probes() for engine in both]
+            asked = [count for engine in both for count in (engine.probes, engine.reports)]
+            before = [count() for count in asked]
             for cycle in range(1, 4):
-                for engine, count in zip(both, before, strict=True):
-                    await soon(lambda e=engine, c=count: e.probes() >= c + cycle, "it was probed")  # type: ignore[misc]  # noqa: B023  # awaited at once
+                for count, so_far in zip(asked, before, strict=True):
+                    await soon(lambda c=count, s=so_far: c() >= s + cycle, "it was asked")  # type: ignore[misc]  # noqa: B023  # awaited at once
                 assert (node.model("twins")["busy"], set(node.slots("twins"))) == (2 * SLOTS, {"running"})
             for engine in both:
                 engine.open("probed")
@@ -281,6 +282,21 @@ def test_a_backend_that_answers_nothing_but_errors_does_not_draw_the_requests(no
 
     answers = asyncio.run(scene())
     assert sum(answer.status == 500 for answer in answers) == len(first.seen()) - before <= 10
+
+
+def test_a_client_that_is_wrong_is_not_held_against_its_backend(node: Node) -> None:
+    """A backend that is passed over would lose the session."""
+    session = [("X-Session-Id", "wrong")]
+    at = backend(asyncio.run(ask(node, chat("twins", FINE), headers=session)))
+
+    async def scene() -> list[Answer]:
+        bodies = [chat("twins", script(("json", status, "{}"))) for status in (400, 404, 413, 422) * 3]
+        return [await ask(node, body, headers=session) for body in bodies]
+
+    answers = asyncio.run(scene())
+    assert [answer.status for answer in answers] == [400, 404, 413, 422] * 3
+    assert {answer.headers["x-viiwork-backend"] for answer in answers} == {f"twins/{at}"}
+    assert backend(asyncio.run(ask(node, chat("twins", FINE), headers=session))) == at
 
 
 def test_conversations_that_begin_alike_do_not_stick_together(node: Node) -> None:

@@ -337,8 +337,8 @@ def test_the_status_in_the_terminal(nodes: Nodes) -> None:
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in done.stdout
     assert lines[0].startswith("side  viiwork 0.")
-    assert "MODEL  BACKEND  STATE    PHASE  SLOTS  QUEUE" in lines
-    assert "far    far/0    healthy         0/2    0" in lines
+    assert "MODEL  BACKEND  ENGINE    STATE    PHASE  SLOTS  QUEUE" in lines
+    assert "far    far/0    scripted  healthy         0/2    0" in lines
     assert next(line for line in lines if line.startswith("back")).split()[2] == "alive"
     assert next(line for line in lines if line.startswith("far") and "back" in line).split()[:6] == [
         "far",
@@ -373,7 +373,7 @@ def test_without_a_mesh_and_with_a_model_that_is_not_well(tmp_path: Path) -> Non
         done = run(node, "status")
         assert done.returncode == 1, done.stderr
         assert "no mesh" in done.stdout
-        assert next(line for line in done.stdout.splitlines() if line.startswith("never")).split()[2] != "healthy"
+        assert next(line for line in done.stdout.splitlines() if line.startswith("never")).split()[3] != "healthy"
         assert "MEMBER" not in done.stdout
         members = node.get("/v1/cluster")["members"]
         assert [(one["node"], one["addr"]) for one in members] == [("alone", None)]

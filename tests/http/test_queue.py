@@ -52,6 +52,21 @@ def test_a_request_for_which_no_slot_comes_free_is_told_so(node: Node) -> None:
     asyncio.run(scene())
 
 
+def test_status_tells_who_waits_and_since_when(node: Node) -> None:
+    async def scene() -> None:
+        held = await holders(node, "told")
+        named = [("X-Request-Id", "told")]
+        waiting = asyncio.ensure_future(ask(node, chat("scripted"), headers=named))
+        (entry,) = await soon(lambda: node.model("scripted").get("queue"), "it waits")
+        assert (entry["request_id"], entry["position"]) == ("told", 1)
+        assert 0 <= entry["waited_s"] <= 1
+        node.engine("scripted").open("told")
+        assert [(await one).status for one in (*held, waiting)] == [200] * 3
+        assert "queue" not in node.model("scripted")
+
+    asyncio.run(scene())
+
+
 def test_a_full_queue_says_so_at_once(node: Node) -> None:
     async def scene() -> None:
         held = await holders(node, "full")

@@ -90,7 +90,8 @@ def test_what_closes_without_an_answer_is_a_failure_and_tried_elsewhere(node: No
     answer = got(node, "twins", "closed", steps=script(("cut",)))
     assert answer.status == 502
     assert answer.error["message"].startswith("no route could serve the request: the backend did not answer")
-    assert sum(asked(engine, "closed") for engine in engines(node, "twins")) == 3
+    # Three tries, and each once more where the connection was one that had been kept.
+    assert 3 <= sum(asked(engine, "closed") for engine in engines(node, "twins")) <= 6
     assert {backend["status"] for backend in node.model("twins")["backends"]} == {"healthy"}
 
 

@@ -79,3 +79,5 @@ def test_the_core_with_one_engine_installs_from_wheels(tmp_path: Path) -> None:
     assert {row["distribution"] for row in rows} == {"viiwork", "viiwork-strata"}
     assert {row["state"] for row in rows} == {"loaded"}
     assert ("engine", "strata") in {(row["kind"], row["name"]) for row in rows}
+    pages = "from viiwork_core.web.pages import STATIC, Files; assert list(STATIC.parent.glob('templates/*.html'))"
+    assert int(run(venv / "bin" / "python", "-c", f"{pages}; print(len(Files.read().contents))")) > 5

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from viiwork_core.cli.main import cli
 from viiwork_core.cli.scaffold import KINDS, write_plugin
 from viiwork_core.errors import ConfigError
 
@@ -37,7 +39,7 @@ def test_its_own_tests_pass(kind: str, tmp_path: Path, installed: Install) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_types_are_strict(kind: str, tmp_path: Path, installed: Install) -> None:
     made = installed(write_plugin(kind, "my_own", tmp_path))
-    made.run("-m", "mypy", "--cache-dir", ROOT / ".mypy_cache")
+    made.run("-m", "mypy", "--cache-dir", ROOT / ".mypy_cache" / "strangers")
 
 
 @pytest.mark.parametrize("name", ["a", "my_own", "q2345678901234567890"])
@@ -58,6 +60,17 @@ def test_the_configuration_of_its_readme_is_one(kind: str, tmp_path: Path, insta
     config = tmp_path / "viiwork.yaml"
     config.write_text(text if kind == "discovery" else f"mesh: {{network: none}}\n{text}")
     made.viiwork("config", "check", config)
+
+
+def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(cli, ["plugin", "new", "policy", "my_own"])
+    assert told.exit_code == 0
+    assert "viiwork plugin check my_own" in told.output
+    assert (tmp_path / "my_own" / "viiwork_my_own" / "py.typed").is_file()
+    again = CliRunner().invoke(cli, ["plugin", "new", "policy", "my_own"])
+    assert again.exit_code == 1
+    assert "my_own exists already" in again.output
 
 
 def test_each_file_says_the_name_it_was_given(tmp_path: Path) -> None:

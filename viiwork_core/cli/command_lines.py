@@ -23,6 +23,7 @@ from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.surroundings import with_surroundings
 from viiwork_core.errors import ViiworkError
 from viiwork_core.node.plans import ContextFor, plan
+from viiwork_core.node.sharing import may_share
 from viiwork_core.registry.options import Resolved, ResolvedModel
 
 _ASKER = "config-show"
@@ -85,7 +86,8 @@ async def command_lines(config: Config, resolved: Resolved, environ: Mapping[str
 async def _of_model(
     config: Config, model: ResolvedModel, context_for: ContextFor, cards: Inventory
 ) -> list[CommandLine]:
-    share = config.mesh.network != "none" and not config.mesh.open
+    in_mesh = config.mesh.network != "none"
+    share = may_share(model.config, in_mesh=in_mesh, secured=not config.mesh.open)
     caches = config.node.state_dir / "kv" / "engines"
     try:
         planned = plan(model, context_for, caches=caches, share=share, vendor=cards.vendor)

@@ -17,7 +17,7 @@ import click
 from viiwork_core.config.descriptions import JsonSchema, PluginBlocks, describe, json_schema
 from viiwork_core.config.document import dump
 from viiwork_core.config.effective import effective
-from viiwork_core.config.load import find_config, load_config
+from viiwork_core.config.load import find_config
 from viiwork_core.config.masks import Masks
 from viiwork_core.config.problems import Location
 from viiwork_core.config.reference import reference
@@ -29,6 +29,7 @@ from viiwork_core.observe.logging import setup_logging
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.guard import attempt
 from viiwork_core.registry.options import OF_A_PROCESS, Resolved, resolve
+from viiwork_core.registry.reading import read_config
 from viiwork_core.registry.registry import Registry
 
 
@@ -44,8 +45,8 @@ def check(file: Path) -> None:
 
     What engines say about starting its models on this machine is a warning: it may be meant for another one.
     """
-    read = load_config(file, os.environ)
     registry = load_plugins(os.environ)
+    read = read_config(file, os.environ, registry)
     resolved = resolve(read, registry)
     _warn(read, registry)
     if resolved.models:
@@ -65,7 +66,7 @@ def show(file: Path | None, *, json: bool) -> None:
     from viiwork_core.cli.command_lines import command_lines
 
     file = find_config(os.environ) if file is None else file
-    read = load_config(file, os.environ)
+    read = read_config(file, os.environ)
     setup_logging(json, "warning", node=read.node.name)
     registry = load_plugins(os.environ)
     resolved = resolve(read, registry)

@@ -50,6 +50,12 @@ def _config() -> click.Command:
     return config
 
 
+def _doctor() -> click.Command:
+    from viiwork_core.cli.doctor.command import doctor
+
+    return doctor
+
+
 def _down() -> click.Command:
     from viiwork_core.cli.parking import down
 
@@ -60,6 +66,12 @@ def _simulate() -> click.Command:
     from viiwork_core.cli.simulate import simulate
 
     return simulate
+
+
+def _kv() -> click.Command:
+    from viiwork_core.cli.kv import kv
+
+    return kv
 
 
 def _models() -> click.Command:
@@ -88,9 +100,12 @@ def _why() -> click.Command:
 
 # Imported when named: a command that only prints must not wait for the server's libraries.
 _COMMANDS: dict[str, Callable[[], click.Command]] = {
+    "accept": _doctor,
     "alias": _alias,
     "config": _config,
+    "doctor": _doctor,
     "down": _down,
+    "kv": _kv,
     "models": _models,
     "plugin": _plugin,
     "serve": _serve,

@@ -51,15 +51,21 @@ class Operator:
     @classmethod
     def at(cls, api: str, config: Config, variable: str | None = None) -> Operator:
         """Of the node at http://HOST:PORT."""
-        api = api if "://" in api else f"http://{api}"
-        if not _is_address(api):
-            raise ConfigError(f"{api} is no address of a node", remedy="write http://HOST:PORT")
+        api = cls.checked(api)
         stranger = cls(api, "", variable or config.mesh.secret_env)
         try:
             node_id = str(stranger.ask("GET", "/v1/status")["node_id"])
         except (KeyError, TypeError) as error:
             raise ViiworkError(f"{api} does not answer as a node does") from error
         return cls(api, node_id, stranger._variable)
+
+    @staticmethod
+    def checked(api: str) -> str:
+        """http://HOST:PORT, which may be written without the scheme. Raises ConfigError for anything else."""
+        api = api if "://" in api else f"http://{api}"
+        if not _is_address(api):
+            raise ConfigError(f"{api} is no address of a node", remedy="write http://HOST:PORT")
+        return api
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """The JSON that the node answers. What is not a GET is signed, if the variable is set."""

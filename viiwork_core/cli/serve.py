@@ -23,7 +23,8 @@ from hypercorn.utils import LifespanFailureError
 from viiwork_core.cli.connections import allow_many_connections, close_with_the_client
 from viiwork_core.cli.late_servers import LateServers
 from viiwork_core.cli.unread import reading_to_the_end
-from viiwork_core.config.load import find_config, load_config
+from viiwork_core.config.durations import format_duration
+from viiwork_core.config.load import find_config
 from viiwork_core.config.schema import Config
 from viiwork_core.engines.bell import Bell
 from viiwork_core.node.addresses import Places, bind
@@ -32,6 +33,7 @@ from viiwork_core.node.reload import Reload
 from viiwork_core.observe.logging import setup_logging
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.options import Resolved, resolve
+from viiwork_core.registry.reading import read_config
 from viiwork_core.registry.registry import Registry
 from viiwork_core.web.app import Application, create_app
 
@@ -49,7 +51,7 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
     signal.signal(signal.SIGHUP, lambda *_: reload.ring())
     # A file that was found is the one to read again: had it gone by then, the defaults would end all models.
     file = file or find_config(os.environ)
-    config = load_config(file, os.environ)
+    config = read_config(file, os.environ)
     setup_logging(log_json, log_level, node=config.node.name)
     registry = load_plugins(os.environ)
     for warning in config.warnings:
@@ -77,7 +79,7 @@ def _most_connections(config: Config) -> int:
 
 
 def _read(file: Path | None, registry: Registry) -> tuple[Config, Resolved]:
-    config = load_config(file, os.environ)
+    config = read_config(file, os.environ, registry)
     return config, resolve(config, registry)
 
 
@@ -85,6 +87,7 @@ async def _serve(app: Application, config: Config, places: Places, reload: Bell)
     _log.info("starting", api=places.url, state_dir=str(config.node.state_dir))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_tell)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, partial(_stop, loop, stop))
     loop.add_signal_handler(signal.SIGHUP, reload.ring)
@@ -92,7 +95,7 @@ async def _serve(app: Application, config: Config, places: Places, reload: Bell)
     serving = hypercorn.asyncio.serve(
         late.first,  # type: ignore[arg-type]  # hypercorn's types want its own dictionaries for ASGI's
         _server(config, places.sockets),
-        shutdown_trigger=partial(_leave, app, stop, late),
+        shutdown_trigger=partial(_leave, app, stop, late, config.health.respawn_grace),
     )
     following = asyncio.create_task(late.run(places.later)) if places.later is not None else None
     try:
@@ -109,6 +112,12 @@ async def _serve(app: Application, config: Config, places: Places, reload: Bell)
         raise app.failure
 
 
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Before Python 3.12 asyncio trips over a connection's task that was cancelled, as all are after the grace."""
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)
+
+
 def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     """The first signal stops in order. The next has its default effect; what watches the engines then ends them."""
     stop.set()
@@ -116,10 +125,11 @@ def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         loop.remove_signal_handler(number)
 
 
-async def _leave(app: Application, stop: asyncio.Event, late: LateServers) -> None:
+async def _leave(app: Application, stop: asyncio.Event, late: LateServers, grace: float) -> None:
     """Returns when the server is to take no more connections: the others have been told by then."""
     await _told_to_stop(app, stop)
-    _log.info("stopping")
+    running = f"requests that run may finish within {format_duration(grace)}; a second signal ends them at once"
+    _log.info("stopping", reason=running)
     if app.surface is not None:
         await app.surface.leave()
     late.stop()

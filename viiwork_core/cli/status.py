@@ -27,7 +27,7 @@ UNWELL: Final = 1
 
 Row = Sequence[str]
 
-_BACKENDS: Final = ("MODEL", "BACKEND", "STATE", "PHASE", "SLOTS", "QUEUE")
+_BACKENDS: Final = ("MODEL", "BACKEND", "ENGINE", "STATE", "PHASE", "SLOTS", "QUEUE")
 _MEMBERS: Final = ("MEMBER", "ADDRESS", "STATE", "VERSION", "UPTIME", "MODELS (BUSY/SLOTS)")
 _FLEET: Final = ("MODEL", "SLOTS", "BUSY", "FREE", "QUEUE", "CONTEXT", "HOSTS")
 _MODELS: Final = ("MODEL", "OWNED BY", "TARGET", "CONTEXT")
@@ -116,13 +116,14 @@ def _head(own: dict[str, Any]) -> Iterator[str]:
 
 def _backends(model: dict[str, Any]) -> Iterator[Row]:
     name, queue = model["name"], str(model["queued"])
+    engine = f"{model['engine']} {model.get('engine_version', '')}".rstrip()
     if not model["backends"]:
-        yield name, "-", "parked" if model.get("parked") else "-", "", "-", queue
+        yield name, "-", engine, "parked" if model.get("parked") else "-", "", "-", queue
     for one in model["backends"]:
         progress = f" {one['progress']:.0%}" if one.get("progress") is not None else ""
         phase = f"{one.get('phase', '')}{progress}".strip()
-        yield name, one["id"], one["status"], phase, f"{one['busy']}/{one['slots']}", queue
-        name, queue = "", ""
+        yield name, one["id"], engine, one["status"], phase, f"{one['busy']}/{one['slots']}", queue
+        name, engine, queue = "", "", ""
 
 
 def _reasons(models: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -14,11 +14,12 @@ from viiwork_core.config.problems import Problem
 
 def conflicts(data: Mapping[str, Any]) -> list[Problem]:
     """Names and GPUs that a document gives to two models. Models that are wrong by themselves do not count."""
-    models = _sound(data)
+    models = sound_models(data)
     return _names(models) + ([] if _one_chip(data) else _gpus(models))
 
 
-def _sound(data: Mapping[str, Any]) -> dict[int, ModelConfig]:
+def sound_models(data: Mapping[str, Any]) -> dict[int, ModelConfig]:
+    """The models that are right by themselves, by their place in the document."""
     sound, models = {}, data.get("models")
     for index, model in enumerate(models if isinstance(models, list) else []):
         try:

@@ -14,8 +14,9 @@ from viiwork_core.config import paths
 from viiwork_core.config.blocks import OpenBlock
 from viiwork_core.config.conflicts import conflicts
 from viiwork_core.config.document import parse
-from viiwork_core.config.problems import Location, Problem, as_error, from_validation, near_miss
+from viiwork_core.config.problems import Location, Problem, from_validation, near_miss
 from viiwork_core.config.schema import Config, MeshConfig, ModelConfig, RoutingConfig
+from viiwork_core.config.unsound import UnsoundConfig
 from viiwork_core.errors import ConfigError
 
 _MAX_BYTES = 1 << 20
@@ -38,7 +39,8 @@ NOT_BUILT: tuple[Location, ...] = (
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     """The configuration in `path`; None: in the usual places, else all defaults.
 
-    Raises ConfigError with one line per problem: "models[0].name (line 3): what; remedy".
+    Raises ConfigError with one line per problem: "models[0].name (line 3): what; remedy". It is an UnsoundConfig where
+    pass 2 has something to look at.
     """
     path = find_config(environ) if path is None else path
     text = "" if path is None else _read(path)
@@ -67,7 +69,7 @@ def parse_config(text: str, environ: Mapping[str, str], *, origin: str = "config
         problems += from_validation(error, (), Config)
     problems += conflicts(data)
     if config is None or problems:
-        raise as_error(problems, source)
+        raise UnsoundConfig(problems, source, data)
     return config.from_file(source, [warning.render(source) for warning in warnings])
 
 

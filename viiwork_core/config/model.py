@@ -29,6 +29,15 @@ class KvShareConfig(Block):
     max_gib: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     """GiB of disk for received caches, and as much for those to be sent."""
 
+    bandwidth_mbit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    """Mbit/s that sending this model's caches may take, all transfers together; 0: no limit."""
+
+    parallel_transfers: AtLeastOne = 1
+    """Caches of this model that are sent at a time."""
+
+    allow_open: bool = False
+    """Move caches in an open mesh too, where whoever reaches the port of a member's machine may read and send some."""
+
     address: OwnIp | None = None
     """Where this node receives caches, such as a direct cable. Unset: the address that the mesh uses."""
 

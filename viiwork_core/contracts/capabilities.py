@@ -38,7 +38,8 @@ class Versioned(ABC):
 
     @abstractmethod
     async def version(self, address: Address) -> str | None:
-        """At most 40 of A-Za-z0-9.+_-; None: it cannot say."""
+        """At most 40 of A-Za-z0-9.+_-; None: it cannot say. Asked once, when a backend has become ready, and shown by
+        `viiwork status` and /v1/status; an error costs only the version."""
 
 
 class WarmsUp(ABC):

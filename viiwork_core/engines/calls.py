@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.cache import CacheTransfer
-from viiwork_core.contracts.capabilities import Advises, Prepares, WarmsUp
+from viiwork_core.contracts.capabilities import Advises, Prepares, Versioned, WarmsUp
 from viiwork_core.contracts.engine import Address, Engine, Launch, Load, Probe, Spec
 from viiwork_core.errors import EngineUnreachable, ViiworkError
 from viiwork_core.registry.guard import Guard
@@ -20,6 +21,9 @@ from viiwork_core.registry.guard import Guard
 _log = structlog.get_logger("viiwork.engines")
 
 T = TypeVar("T")
+
+VERSION: Final = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
+"""What an engine's version is made of."""
 
 LOAD_TIMEOUT = 3.0
 """Seconds; a load older than that is not used by anybody."""
@@ -44,6 +48,7 @@ class EngineCalls:
         self._prepares = engine if isinstance(engine, Prepares) else None
         self._advises = engine if isinstance(engine, Advises) else None
         self._advised: set[str] = set()
+        self._versioned = engine if isinstance(engine, Versioned) else None
         self._warms_up = engine if isinstance(engine, WarmsUp) else None
         self._guard = Guard(f"engine {engine.name}", clock=clock, on_strike=_strike)
         self._timeout = timeout
@@ -121,6 +126,24 @@ class EngineCalls:
             return _checked(await _in_time(LOAD_TIMEOUT, lambda: self._engine.load(spec, address)), Load)
 
         return await self._guard.call("load", 2 * LOAD_TIMEOUT + _SLACK, make)
+
+    async def version(self, address: Address) -> str | None:
+        """What the engine says of its version; None: nothing, or nothing that could be one. An error is logged."""
+        if self._versioned is None:
+            return None
+        versioned = self._versioned
+
+        async def make() -> str | None:
+            said = _checked(await _in_time(self._timeout, lambda: versioned.version(address)), str | None)
+            if said is not None and not VERSION.fullmatch(said):
+                raise ValueError(f"{said[:60]!r} is no version: at most 40 of A-Za-z0-9.+_-")
+            return said
+
+        try:
+            return await self._guard.call("version", 2 * self._timeout + _SLACK, make)
+        except ViiworkError as error:
+            _log.warning("an engine does not tell its version", engine=self.name, reason=told(error))
+            return None
 
 
 class CacheCalls:

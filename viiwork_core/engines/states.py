@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final
 
 from viiwork_core.contracts.engine import Address, Load, Phase
 
@@ -57,6 +59,12 @@ class BackendView:
     fingerprint: str | None = None
     """Equal fingerprints make a restore right; None: its caches are not shared."""
 
+    unshared: str | None = None
+    """Why they are not, where they were to be."""
+
+    version: str | None = None
+    """Of the engine, in at most 40 of A-Za-z0-9.+_-; None: it does not say."""
+
     pid: int | None = None
     respawns: int = 0
     since: float = 0.0
@@ -69,3 +77,17 @@ class BackendView:
     def leaving(self) -> bool:
         """Whether it drains or has ended, and does not come back by itself: nobody should wait for it."""
         return self.goal in (BackendState.PARKED, BackendState.STOPPED)
+
+
+GONE: Final[Mapping[str, Any]] = {
+    "address": None,
+    "pid": None,
+    "progress": None,
+    "context": None,
+    "load": None,
+    "load_asked_at": None,
+    "fingerprint": None,
+    "unshared": None,
+    "version": None,
+}
+"""What a backend without a process is no longer known for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from viiwork_core.engines.listener import Holder, free_port, listener
 from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.process import Child, LineSink, Sits, end_in_time, epitaph, spawn
 from viiwork_core.engines.run import Run
-from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.engines.states import GONE, BackendState, BackendView
 from viiwork_core.engines.surroundings import Surroundings
 from viiwork_core.engines.warm_up import WarmUp
 from viiwork_core.errors import EngineRefused, EngineUnreachable, PluginError, ViiworkError
@@ -114,7 +114,7 @@ class Supervisor:
         except ViiworkError as error:
             self._die(told(error))
         except anyio.get_cancelled_exc_class():
-            self._set(state=BackendState.STOPPED, phase=None, reason=None, **_GONE)
+            self._set(state=BackendState.STOPPED, phase=None, reason=None, **GONE)
             raise
         except Exception as error:  # noqa: BLE001  # a supervisor is where faults end
             _log.exception("a supervisor failed", backend=self._plan.id)
@@ -155,9 +155,9 @@ class Supervisor:
                 return
             _log.warning("a backend is started again", backend=self._plan.id, reason=run.reason, verdict=verdict.value)
             respawns = self._view.respawns + (verdict is Verdict.RESPAWN)
-            self._set(state=BackendState.STARTING, phase=Phase.QUEUED, reason=run.reason, respawns=respawns, **_GONE)
+            self._set(state=BackendState.STARTING, phase=Phase.QUEUED, reason=run.reason, respawns=respawns, **GONE)
             await anyio.sleep(self._ladder.delay)
-        self._set(phase=None, **_GONE)
+        self._set(phase=None, **GONE)
 
     async def _launch(self, run: Run, sitter: Sits) -> None:
         self._ladder.launched(self._now())
@@ -205,6 +205,7 @@ class Supervisor:
                 run.loaded()
                 tasks.start_soon(self._watch_load, run)
                 tasks.start_soon(self._watch_cards, run)
+                tasks.start_soon(self._learn_version, run)
                 if self._cache is not None:
                     tasks.start_soon(self._learn_fingerprint, run, self._cache)
                 await self._watch_health(run)
@@ -301,11 +302,15 @@ class Supervisor:
             _log.warning(what, backend=self._plan.id, reason=told(error))
         self._complaints.add(what)
 
+    async def _learn_version(self, run: Run) -> None:
+        self._set(version=await self._engine.version(run.address))
+
     async def _learn_fingerprint(self, run: Run, cache: CacheCalls) -> None:
         try:
             self._set(fingerprint=await cache.fingerprint(run.spec, run.address))
         except ViiworkError as error:
             _log.warning("caches of a backend are not shared", backend=self._plan.id, reason=told(error))
+            self._set(unshared=told(error))
 
     async def _placed(self) -> Spec:
         spec = await self._surroundings.of(self._plan.spec)
@@ -313,7 +318,7 @@ class Supervisor:
 
     def _die(self, reason: str) -> None:
         _log.error("a backend is dead", backend=self._plan.id, reason=reason)
-        self._set(state=BackendState.DEAD, phase=None, reason=reason, **_GONE)
+        self._set(state=BackendState.DEAD, phase=None, reason=reason, **GONE)
 
     def _set(self, **changes: Any) -> None:
         view = replace(self._view, **changes)
@@ -334,14 +339,3 @@ class Supervisor:
 
 _SERVING = (BackendState.STARTING, BackendState.HEALTHY, BackendState.UNHEALTHY)
 """What a backend that drains is no longer, whatever its engine says."""
-
-_GONE: Mapping[str, Any] = {
-    "address": None,
-    "pid": None,
-    "progress": None,
-    "context": None,
-    "load": None,
-    "load_asked_at": None,
-    "fingerprint": None,
-}
-"""What a backend without a process is no longer known for."""

@@ -176,6 +176,8 @@ class Links:
         """
         base = address if address.startswith("http://") else f"http://{address}"
         sent = [*headers, (TO, to)] if to else list(headers)
+        if self._signer is None:
+            sent.append((NODE, self._node))
         sent = await self._prove("PUT", path, sent, STREAMED)
         async with self._open("PUT", base.rstrip("/") + path, sent, body) as response:
             yield response

@@ -2,10 +2,10 @@
 
     {"node", "node_id", "ver",
      "models": [{"name", "engine", "slots", "busy", "queued", "ctx"?, "backends", "healthy_backends",
-                 "dead_backends"?, "first_byte_s"?,
+                 "dead_backends"?, "first_byte_s"?, "import_ms_per_1k"?,
                  "kv"?: {"group", "fingerprint"}, "score"?: {"overhead_ms", "ms_per_1k"},
                  "heads"?: [{"link", "session", "tokens", "turn", "kind"?, "call"?, "text"?, "backend"?}]}],
-     "aliases"?: DIGEST}
+     "aliases"?: DIGEST, "forgotten"?: DIGEST}
 
 A figure that is unknown is absent. An unknown field is ignored, so that a newer member can add some.
 """
@@ -97,6 +97,9 @@ class ModelReport(msgspec.Struct, frozen=True, omit_defaults=True):
     service_s: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     """Seconds that a request holds a slot, the median of late; None: not measured."""
 
+    import_ms_per_1k: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Milliseconds that importing 1,000 tokens of a replica takes there, the median of late; None: not measured."""
+
     heads: Annotated[tuple[HeadReport, ...], Meta(max_length=MAX_HEADS)] = ()
     """The conversations that its engines hold, and the replicas that lie there."""
 
@@ -118,6 +121,9 @@ class CapacityReport(msgspec.Struct, frozen=True):
     models: Annotated[tuple[ModelReport, ...], Meta(max_length=1024)] = ()
     aliases: _Word | msgspec.UnsetType = msgspec.UNSET
     """Digest of the node's table of aliases: the hint that there may be something to fetch."""
+
+    forgotten: _Word | msgspec.UnsetType = msgspec.UNSET
+    """The same of the sessions that are forgotten."""
 
     def __post_init__(self) -> None:
         if len({model.name for model in self.models}) != len(self.models):

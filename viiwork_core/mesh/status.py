@@ -68,11 +68,34 @@ class ModelStatus(_Words, omit_defaults=True):
     slots: _Count
     busy: _Count
     queued: _Count
+    engine_version: str | None = None
     ctx: _Count | None = None
     requests_total: _Count | None = None
     tokens_total: _Count | None = None
+    prompt_tokens_total: _Count | None = None
+    cached_tokens_total: _Count | None = None
     parked: bool | None = None
     backends: Annotated[list[BackendStatus], Meta(max_length=256)] = []
+
+
+class ImportsStatus(_Words, omit_defaults=True):
+    """How much of their prompts the turns of one model reused that followed an import."""
+
+    model: str
+    warm: _Count = 0
+    partly: _Count = 0
+    cold: _Count = 0
+    unknown: _Count = 0
+
+
+class KvShareStatus(_Words, omit_defaults=True):
+    """Caches that were sent, and imported."""
+
+    sent: _Count | None = None
+    failed: _Count | None = None
+    dropped: _Count | None = None
+    sent_bytes: _Count | None = None
+    imports: Annotated[list[ImportsStatus], Meta(max_length=1024)] = []
 
 
 class MemberStatus(_Words, omit_defaults=True):
@@ -86,6 +109,7 @@ class MemberStatus(_Words, omit_defaults=True):
     host_mem_used_mb: _Count | None = None
     gpus: Annotated[list[GpuStatus], Meta(max_length=64)] | None = None
     models: Annotated[list[ModelStatus], Meta(max_length=1024)] = []
+    kv_share: KvShareStatus | None = None
 
 
 _decoder = msgspec.json.Decoder(MemberStatus)

@@ -37,6 +37,7 @@ def claims_at(config: Config, ring: SecretRing | None, mesh: Mesh | None, *, nod
         node=config.node.name if mode == "open" else "",
         mode=mode,
         mesh=config.mesh.name,
+        open_uploads=any(model.kv_share.allow_open for model in config.models if model.kv_share),
         doubts=Doubts(clock),
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from viiwork_core.config.load import load_config
 from viiwork_core.node.addresses import served_elsewhere
 from viiwork_core.node.opening import open_node
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.options import resolve
+from viiwork_core.registry.reading import read_config
 from viiwork_core.web import Application, create_app
 
 
@@ -21,7 +21,8 @@ def app_from_config(path: str | Path | None = None) -> Application:
     reload at SIGHUP, logs, and the end of activity streams before the server waits for its connections (uvicorn:
     `--timeout-graceful-shutdown`). Raises ConfigError.
     """
-    config = load_config(None if path is None else Path(path), os.environ)
-    resolved = resolve(config, load_plugins(os.environ))
+    registry = load_plugins(os.environ)
+    config = read_config(None if path is None else Path(path), os.environ, registry)
+    resolved = resolve(config, registry)
     places = served_elsewhere(config, resolved)
     return create_app(lambda: open_node(config, resolved, places, os.environ))

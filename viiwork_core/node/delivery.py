@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.policy import Query
-from viiwork_core.errors import BackendFailed, CacheRefused
-from viiwork_core.kvshare.sending import Delivery, SealedFile
+from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, ResumeFrom
+from viiwork_core.kvshare.sending import Delivery
+from viiwork_core.kvshare.streams import SealedFile
+from viiwork_core.kvshare.tally import Tally
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import KvReport
@@ -17,17 +22,43 @@ from viiwork_core.routing.router import Router
 
 PATH = "/v1/kv/replicas"
 
+OFFSET = "X-Viiwork-Offset"
+"""Header of a refusal: the byte of the file that a broken transfer is to go on from."""
+
+MOST_SESSIONS = 4096
+"""Whose members are remembered."""
+
 _log = structlog.get_logger("viiwork.kv")
 
 
-def target(router: Router, clock: Clock, model: str, session: str, kv: KvReport) -> Member | None:
-    """The member that the session would go to next, if its caches fit: the policy's ranking without this host."""
-    query = Query(model=model, session=session, prompt_tokens=1)
-    for view in router.spill_order(query, clock.monotonic()):
-        report = next((one for one in view.report.models if one.name == model), None)
-        if report is not None and report.kv == kv:
-            return view.member
-    return None
+class Targets:
+    """Which member each session's caches go to: chosen once, and kept while that member is there and its caches fit.
+
+    What it has acknowledged is what the next turn is a delta against, so that a better choice is seldom worth a change.
+    """
+
+    def __init__(self, router: Callable[[], Router], clock: Clock) -> None:
+        self._router, self._clock = router, clock
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """Name of the member by (model, session), the least recently asked for first."""
+
+    def choose(self, model: str, session: str, group: str, fingerprint: str) -> Member | None:
+        """The member that the session would go to next, if its caches fit: the policy's ranking without this host."""
+        fitting = self._fitting(model, session, KvReport(group, fingerprint))
+        kept = fitting.get(self._kept.pop((model, session), ""))
+        member = kept or next(iter(fitting.values()), None)
+        if member is not None:
+            self._kept[model, session] = member.node
+            if len(self._kept) > MOST_SESSIONS:
+                self._kept.popitem(last=False)
+        return member
+
+    def _fitting(self, model: str, session: str, kv: KvReport) -> dict[str, Member]:
+        """By name, in the order of the ranking."""
+        query = Query(model=model, session=session, prompt_tokens=1)
+        views = self._router().spill_order(query, self._clock.monotonic())
+        reports = ((view.member, one) for view in views for one in view.report.models)
+        return {member.node: member for member, one in reports if one.name == model and one.kv == kv}
 
 
 async def upload(links: Links, member: Member, stream: AsyncIterator[bytes]) -> None:
@@ -52,13 +83,34 @@ async def _put(links: Links, address: str, member: Member, stream: AsyncIterator
     headers = [("Content-Type", "application/octet-stream")]
     async with links.open_put(address, PATH, headers=headers, body=stream, to=member.node_id) as response:
         if response.status != 200:
-            text = (await response.content.read(4096)).decode("utf-8", "replace")
-            raise CacheRefused(f"{member.node} answered {response.status}: {text}")
+            body = await response.content.read(4096)
+            raise _refusal(f"{member.node} answered {response.status}", body, response.headers.get(OFFSET, ""))
 
 
-def told(delivery: Delivery[Member]) -> None:
-    """One log line a transfer."""
+def _refusal(who: str, body: bytes, offset: str) -> CacheRefused:
+    """What a member's refusal asks for."""
+    said = f"{who}: {body.decode('utf-8', 'replace')}"
+    try:
+        code = msgspec.json.decode(body, type=dict[str, dict[str, object]])["error"]["code"]
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError):
+        code = None
+    if code == BaseMissing.code:
+        return BaseMissing(said)
+    if code == ResumeFrom.code and re.fullmatch(r"[0-9]{1,16}", offset, re.ASCII):
+        return ResumeFrom(said, offset=int(offset))
+    return CacheRefused(said)
+
+
+def told(delivery: Delivery[Member], tally: Tally) -> None:
+    """Count a transfer, and write one log line about it."""
     label = delivery.save.label
+    begun = delivery.bytes > 0 or delivery.seconds > 0
+    counts = tally.of(label.model)
+    counts.sent += delivery.error is None
+    counts.failed += delivery.error is not None and begun
+    counts.dropped += delivery.error is not None and not begun
+    counts.sent_bytes += delivery.bytes
+    counts.send_seconds += delivery.seconds
     fields = {
         "model": label.model,
         "session": label.session,
@@ -68,6 +120,6 @@ def told(delivery: Delivery[Member]) -> None:
         "seconds": round(delivery.seconds, 3),
     }
     if delivery.error is None:
-        _log.info("kv sent", **fields)
+        _log.info("kv sent", reason="the session would go there next", **fields)
     else:
         _log.warning("kv not sent", reason=delivery.error, **fields)

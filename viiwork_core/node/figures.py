@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from viiwork_core.clock import Clock
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState
 from viiwork_core.kvshare.caches import Caches
+from viiwork_core.kvshare.planner import Warmth
 from viiwork_core.node.models import Models
 from viiwork_core.observe.metrics import ModelFigures, PeerFigures, Snapshot
 from viiwork_core.proxy.budget import BodyBudget
@@ -29,7 +31,7 @@ class Figures:
     def snapshot(self) -> Snapshot:
         """A model without a healthy backend has 0 slots; one that is parked has no figures."""
         now, caches = self.clock.monotonic(), self.caches()
-        sends = caches.sends if caches else None
+        moved = caches.tally if caches and caches.shares else None
         return Snapshot(
             models=[self._model(model.name) for model in self.models if model.name not in self.models.parked],
             backends=[(view.model, view.id, str(view.state)) for view in self.book.views()],
@@ -42,11 +44,26 @@ class Figures:
                 )
                 for view in self.router.reports()
             ],
-            replicas={"sent": sends.sent, "failed": sends.failed, "dropped": sends.dropped} if sends else {},
-            replica_bytes=sends.bytes if sends else 0,
+            replicas=moved.results if moved else {},
+            replica_bytes=moved.sizes if moved else {},
+            replica_seconds=moved.times if moved else {},
+            turns=caches.tally.turns if caches else {},
             imports=caches.imports if caches else {},
             body_bytes=self.budget.used,
         )
+
+    def kv_share(self) -> dict[str, Any] | None:
+        """What became of the caches that were sent, and of the turns after an import; None: no caches move here."""
+        caches = self.caches()
+        if caches is None or not caches.shares:
+            return None
+        sends, warmths = caches.sends, (*map(str, Warmth), "unknown")
+        sent = {"sent": sends.sent, "failed": sends.failed, "dropped": sends.dropped} if sends else {}
+        imports = [
+            {"model": name, **{warmth: caches.imports[name, warmth] for warmth in warmths}}
+            for name in sorted({name for name, _ in caches.imports})
+        ]
+        return {**sent, **({"sent_bytes": sends.bytes} if sends else {}), "imports": imports}
 
     def _model(self, name: str) -> ModelFigures:
         room = self.book.room(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 
@@ -26,9 +27,9 @@ class Following:
         fleet: Fleet,
         control: ControlLoop,
         background: Background,
-        changed: Callable[[], None],
+        changed: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """`changed` is called when the models are others."""
+        """`changed` runs in the background when the models are others, or are started again."""
         self._changed = changed
         self._models = models
         self._caches = caches
@@ -39,7 +40,7 @@ class Following:
     async def replace(self, resolved: Sequence[ResolvedModel]) -> Changes:
         """Serve these models from now on. Raises ViiworkError, and then nothing has changed."""
         changes = self._models.replace(resolved)
-        self._changed()
+        self._background.start(self._changed())
         shared = self._models.shared
         self._caches.follow(shared, slotted=self._models.slotted)
         if shared and not self._caches.shares:
@@ -54,6 +55,8 @@ class Following:
             changed = tuple(name for name, news in changes.items() if news)
             _log.info("models are taken down" if down else "models are started again", models=changed)
             self._tell()
+            if not down:
+                self._background.start(self._changed())
         return changes
 
     def _tell(self) -> None:

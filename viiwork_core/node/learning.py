@@ -47,6 +47,7 @@ class Learned:
     service_s: float | None
     active: int
     heads: tuple[HeadReport, ...]
+    import_ms_per_1k: float | None = None
 
 
 NOTHING: Final = Learned(None, None, 0, ())
@@ -81,7 +82,21 @@ class Learning:
 
     def candidates(self, local: LocalBackends) -> Candidates:
         """What the router knows of hosts."""
-        return Candidates(local, self._conversations, self.speeds.score, self._service_s, self._active)
+        return Candidates(
+            local,
+            self._conversations,
+            self.speeds.score,
+            self._service_s,
+            self._active,
+            self._replica_tokens,
+            self._import_ms_per_1k,
+        )
+
+    def _replica_tokens(self, model: str, session: str) -> int | None:
+        return self._caches.replica_tokens(model, session) if self._caches else None
+
+    def _import_ms_per_1k(self, model: str) -> float | None:
+        return self._caches.tally.import_ms_per_1k(model) if self._caches else None
 
     # What others tell
 
@@ -93,6 +108,12 @@ class Learning:
     def forgot(self, node: str) -> None:
         """The member is gone."""
         self._conversations.forget(node)
+
+    def forget(self, session: str) -> None:
+        """Keep nothing of a session."""
+        self._published.forget(session)
+        self._conversations.drop(session)
+        self._responses = OrderedDict((rid, of) for rid, of in self._responses.items() if of != session)
 
     # What requests are
 
@@ -106,6 +127,9 @@ class Learning:
         link = chain.last if chain else None
         if identity is None:
             return Whose(link=link)
+        if identity.continues and self._caches is not None:
+            # Turns are counted on from the newest that any node is known to have served.
+            self._caches.saw(identity.session, self._conversations.newest_turn(model, identity.session))
         if session is not None:
             found = Found.HEADER if named else Found.RESPONSE
         else:
@@ -190,6 +214,7 @@ class Learning:
             score=None if score is None else ScoreReport(score.overhead_ms, score.ms_per_1k),
             service_s=self._service_s(model),
             active=self._active(model),
+            import_ms_per_1k=self._import_ms_per_1k(model),
             heads=tuple(head.report() for head in self._published.heads(model, lambda one: self._where(model, one))),
         )
 

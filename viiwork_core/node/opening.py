@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 
 from viiwork_core.clock import Clock, SystemClock
@@ -21,8 +22,6 @@ from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendView
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.mesh.capacity import PeerView
-from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.report import KvReport
 from viiwork_core.node import delivery
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.admission import claims_at, greetings_at, mode_of, secret_of
@@ -32,6 +31,7 @@ from viiwork_core.node.figures import Figures
 from viiwork_core.node.following import Following
 from viiwork_core.node.identity import identity_file, new_node_id
 from viiwork_core.node.learning import learning
+from viiwork_core.node.ledger import Ledger
 from viiwork_core.node.lock import locked
 from viiwork_core.node.meshwork import Mesh, open_mesh
 from viiwork_core.node.models import Models
@@ -41,7 +41,7 @@ from viiwork_core.node.outlook import open_outlook
 from viiwork_core.node.plans import Planned, plan
 from viiwork_core.node.records import Records
 from viiwork_core.node.reload import Reload
-from viiwork_core.node.sharing import open_sharing
+from viiwork_core.node.sharing import may_share, open_sharing, take
 from viiwork_core.node.views import Views
 from viiwork_core.observe.events import EventLog
 from viiwork_core.observe.metrics import Metrics
@@ -101,8 +101,7 @@ class Node:
         self._places = places
         self._secret = secret
         self._clock: Clock = SystemClock()
-        self._node_id = commands.node_id
-        self._started = self._clock.monotonic()
+        self._node_id, self._started = commands.node_id, self._clock.monotonic()
         self._commands, self._cards = commands, cards
         self._digests = Digests(config.node.state_dir)
         self._models = Models(resolved.models, self._plan)
@@ -123,17 +122,18 @@ class Node:
         self._dispatcher = Dispatcher(self._router, self._clock, queue_timeout=config.routing.queue_timeout)
         self._caches: Caches | None = None
         self._budget = BodyBudget(config.api.max_inflight_bytes)
-        figures = Figures(self._models, self._book, self._router, self._budget, lambda: self._caches, self._clock)
-        self._metrics = Metrics(figures.snapshot)
+        self._figures = Figures(self._models, self._book, self._router, self._budget, lambda: self._caches, self._clock)
+        self._metrics = Metrics(self._figures.snapshot)
         self._records = Records(config, policy, self._learning, self._metrics, self._router, self._clock)
         self._events = EventLog(self._clock, history=config.activity.event_history)
         self._narration = Narration(self._events, self._book)
+        self._ledger = Ledger(config, secret, self._models, self._book, self._learning, self._clock)
         self._naming = Naming(config, self._router, self._book, self._events, self._clock)
 
     def _plan(self, model: ResolvedModel) -> Planned:
         caches = self._config.node.state_dir / "kv" / "engines"
-        share, vendor = self._secret is not None, self._cards.vendor
-        return plan(model, self._context, caches=caches, share=share, vendor=vendor)
+        share = may_share(model.config, in_mesh=self._places.in_mesh, secured=self._secret is not None)
+        return plan(model, self._context, caches=caches, share=share, vendor=self._cards.vendor)
 
     def _context(self, plugin: str) -> Context:
         folder = self._config.node.state_dir / "plugins" / plugin
@@ -153,6 +153,7 @@ class Node:
                 await end_leftovers(lock.before)
             lock.sign(self._node_id)
             await self._naming.open()
+            await self._ledger.open()
             self._learning.speeds.open()
             control = await stack.enter_async_context(ControlLoop())
             control.start(self._cards.run())
@@ -167,6 +168,7 @@ class Node:
             self._records.open(background, mesh)
             caches = self._caches = await self._sharing(control, background, mesh)
             self._learning.follow(caches)
+            await self._ledger.follow(caches, mesh, background)
             background.serve(self._learning.speeds.run())
             following = Following(self._models, caches, fleet, control, background, self._learning.speeds.follow)
             # While the links to other members and the engines are still there.
@@ -221,6 +223,7 @@ class Node:
         self._learning.heard(view)
         self._narration.heard(view)
         self._naming.heard(view)
+        self._ledger.heard(view)
         self._dispatcher.wake()
 
     def _forgot(self, node: str) -> None:
@@ -240,17 +243,11 @@ class Node:
             book=self._book,
             control=control,
             background=background,
-            target=self._target,
+            target=delivery.Targets(lambda: self._router, self._clock).choose,
             clock=self._clock,
+            score=self._learning.speeds.score,
+            buried=self._ledger.buried,
         )
-
-    def _target(self, model: str, session: str, group: str, fingerprint: str) -> Member | None:
-        return delivery.target(self._router, self._clock, model, session, KvReport(group, fingerprint))
-
-    async def _take(self, chunks: AsyncIterator[bytes]) -> None:
-        assert self._caches is not None, "the surface is handed out after the caches were made"
-        assert self._secret is not None, "an upload is proven before it is read"
-        await self._caches.take(chunks, *(secret.replica for secret in self._secret.all))
 
     # What the web layer gets
 
@@ -272,8 +269,9 @@ class Node:
             why=self._records.why,
             events=self._events,
             park=following.park,
-            take_replica=self._take,
+            take_replica=partial(take, caches, self._config, self._secret),
             aliases=self._naming,
+            kv=self._ledger,
             outlook=open_outlook(self._config, views, mesh, self._events, background),
             greetings=greetings_at(self._config, claims, node_id=self._node_id, age_s=views.age_s),
             refusal=mesh.arrival.refusal if mesh else Future(),
@@ -333,9 +331,11 @@ class Node:
             clock=self._clock,
             started=self._started,
             naming=self._naming,
+            ledger=self._ledger,
             learned=self._learning.learned,
             mesh=mode_of(mesh, self._secret),
             totals=self._metrics.totals,
+            kv_share=self._figures.kv_share,
             address=lambda: mesh.arrival.host if mesh else None,
         )
 

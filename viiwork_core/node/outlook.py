@@ -18,6 +18,7 @@ from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.mesh.status import MemberStatus, own_status
 from viiwork_core.mesh.statuses import Statuses
 from viiwork_core.node.background import Background
+from viiwork_core.node.history import History, sample
 from viiwork_core.node.hosts import fleet_entry
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.naming import Naming
@@ -29,6 +30,8 @@ _MOVING: Final = frozenset(("age_ms", "rtt_ms", "clock_skew_s", "uptime_s", "rss
 """Figures that change whether anything happens or not."""
 
 _MEMORY_STEPS: Final = 64
+_RSS_STEP: Final = 16
+"""MiB of a process."""
 
 
 def open_outlook(config: Config, views: Views, mesh: Mesh | None, log: EventLog, background: Background) -> Outlook:
@@ -36,7 +39,9 @@ def open_outlook(config: Config, views: Views, mesh: Mesh | None, log: EventLog,
     naming = views.naming
     assert naming is not None, "a node that is open has its names"
     statuses = Statuses(mesh.links, clock=views.clock) if mesh else None
-    outlook = Outlook(views, naming, statuses, config.routing.stale_after)
+    history = History(lambda: sample(views))
+    background.serve(history.run())
+    outlook = Outlook(views, naming, statuses, config.routing.stale_after, history)
     followers = Followers(mesh.membership, mesh.links, clock=views.clock) if mesh else None
     viewers = Viewers(
         log,
@@ -48,7 +53,20 @@ def open_outlook(config: Config, views: Views, mesh: Mesh | None, log: EventLog,
         spawn=background.serve,
     )
     outlook.viewers = viewers
+    outlook.here = Viewers(
+        log,
+        None,
+        node=views.node,
+        node_id=views.node_id,
+        snapshots={"status": outlook.still_here, "sample": history.newest},
+        refresh=_nobody,
+        spawn=background.serve,
+    )
     return outlook
+
+
+async def _nobody() -> None:
+    """Of this node alone, nobody needs to be asked."""
 
 
 @dataclass
@@ -61,7 +79,10 @@ class Outlook:
     """None: there is no mesh."""
 
     stale_after: float
+    history: History
     viewers: Viewers = field(init=False)
+    here: Viewers = field(init=False)
+    """Those who look at this node alone."""
 
     def fleet(self, model: str | None) -> dict[str, Any]:
         """GET /v1/fleet/capacity: all models, or the one that is meant by a name. One that nobody has is no error."""
@@ -100,6 +121,19 @@ class Outlook:
         for member in found["members"]:
             _coarse(member["status"])
         return found
+
+    def hour(self) -> dict[str, Any]:
+        """GET /v1/status/history."""
+        return self.history.told()
+
+    def still_here(self) -> dict[str, Any]:
+        """This node's status in the same manner, with its age in whole minutes."""
+        status = self.views.status()
+        found: dict[str, Any] = _without(status, _MOVING - {"rss_mb"})
+        _coarse(found)
+        for backend in (one for model in found["models"] for one in model["backends"] if "rss_mb" in one):
+            backend["rss_mb"] = backend["rss_mb"] // _RSS_STEP * _RSS_STEP
+        return {**found, "uptime_s": status["uptime_s"] // 60 * 60}
 
     def _cluster(self) -> dict[str, Any]:
         own = self.views.capacity()

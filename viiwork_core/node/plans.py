@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,8 @@ from viiwork_core.registry.options import ResolvedModel
 
 _log = structlog.get_logger("viiwork.node")
 
+UNSHARED: Final = "caches move in a secured mesh only, or in an open one where kv_share.allow_open is true"
+
 ContextFor = Callable[[str], Context]
 """Makes the services for a plugin object of that name."""
 
@@ -31,6 +34,9 @@ class Planned:
     backends: tuple[BackendPlan, ...]
     wire: Wire
     shared: SharedModel | None
+    unshared: str | None
+    """Why its caches are not shared, though its configuration says so."""
+
     first_byte_timeout: float | None = None
     """Seconds, as configured."""
 
@@ -46,8 +52,9 @@ def plan(
     """
     config = model.config
     engine, addresses, wire = _engine(model, context_for(model.engine.name))
-    if model.cache and not share:
-        _log.warning("kv_share is off", model=config.name, reason="caches move in a secured mesh only")
+    unshared = UNSHARED if model.cache and not share else None
+    if unshared is not None:
+        _log.warning("kv_share is off", model=config.name, reason=unshared)
     cache = model.cache(model.options, context_for(model.engine.name)) if model.cache and share else None
     if config.gpus and vendor is Vendor.NONE and None in addresses:
         _log.warning("no card is pinned", model=config.name, reason="this node knows of no GPU; see gpu.vendor")
@@ -59,7 +66,7 @@ def plan(
     if cache is not None and config.kv_share is not None:
         by_id: Mapping[str, Spec] = {one.id: one.spec for one in backends}
         shared = SharedModel(config.kv_share.group, config.kv_share.min_tokens, cache, by_id)
-    return Planned(config.name, backends, wire, shared, config.first_byte_timeout)
+    return Planned(config.name, backends, wire, shared, unshared, config.first_byte_timeout)
 
 
 def _engine(model: ResolvedModel, context: Context) -> tuple[Engine, tuple[Address | None, ...], Wire]:

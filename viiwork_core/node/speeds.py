@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,6 +21,9 @@ from viiwork_core.routing.scores import Baseline, Scores
 
 SAVE_S: Final = 600.0
 """Seconds between two writings, where something has changed."""
+
+SMALL: Final = 1 << 20
+"""Bytes of a model's file up to which its content counts. Such a file holds settings, not weights."""
 
 _Ms = Annotated[float, Meta(ge=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0, le=1e9)]
@@ -45,15 +49,20 @@ class Speeds:
         self._path = path
         self._clock = clock
         self._written: Mapping[str, Baseline] = {}
+        self._turn = 0
 
     def open(self) -> None:
         """Read what an earlier run has left. What cannot be read is told, and measured anew."""
         self._written = _read(self._path)
-        self.follow()
+        self.scores.follow(_keys(self._models), self._written)
 
-    def follow(self) -> None:
-        """The models are others, or were changed."""
-        self.scores.follow({model.name: speed_key(model) for model in self._models}, self._written)
+    async def follow(self) -> None:
+        """The models are others, were changed, or are started again."""
+        self._turn += 1
+        turn = self._turn
+        keys = await asyncio.to_thread(_keys, tuple(self._models))  # their files may lie on a slow disk
+        if turn == self._turn:
+            self.scores.follow(keys, self._written)
 
     def score(self, model: str) -> Score | None:
         """A model's score; None: not measured, or not one of this node's."""
@@ -88,12 +97,16 @@ class Speeds:
 
 
 def speed_key(model: Planned) -> str:
-    """Digest of what a model's speed depends on: engine, its options, file, cards, arguments and environment."""
+    """Digest of what a model's speed depends on: engine, its options, file, cards, arguments and environment.
+
+    Blocking: it looks at the file.
+    """
     told = [
         (
             type(backend.engine).__name__,
             repr(backend.engine.options),
             str(backend.spec.path),
+            _content(backend.spec.path),
             backend.spec.gpus,
             backend.spec.parallel,
             backend.spec.args,
@@ -102,6 +115,23 @@ def speed_key(model: Planned) -> str:
         for backend in model.backends
     ]
     return hashlib.sha256(repr(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _keys(models: Iterable[Planned]) -> dict[str, str]:
+    return {model.name: speed_key(model) for model in models}
+
+
+def _content(path: Path | None) -> str:
+    """What tells a file from one that takes its place: the digest of a small one, else size and time of change."""
+    if path is None:
+        return ""
+    try:
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode) and found.st_size <= SMALL:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""  # the start will say why
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _read(path: Path) -> dict[str, Baseline]:

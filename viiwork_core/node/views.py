@@ -17,6 +17,7 @@ from viiwork_core.mesh.report import LONGEST_SILENCE, CapacityReport, KvReport, 
 from viiwork_core.node import machine
 from viiwork_core.node.hosts import Hosts, hosts_of, record_of
 from viiwork_core.node.learning import NOTHING, Learned
+from viiwork_core.node.ledger import Ledger
 from viiwork_core.node.models import Models
 from viiwork_core.node.naming import Naming
 from viiwork_core.node.plans import Planned
@@ -60,14 +61,21 @@ class Views:
     address: Callable[[], str | None] = lambda: None
     """This node's address in the mesh, once it is known."""
 
+    kv_share: Callable[[], dict[str, Any] | None] = lambda: None
+    """What became of caches that move; None: none do."""
+
     naming: Naming | None = None
     """What names stand for besides."""
+
+    ledger: Ledger | None = None
+    """What is known of the caches that move."""
 
     def capacity(self) -> CapacityReport:
         """This node's models and their room, without those that are parked."""
         reports = tuple(self._report(model) for model in self._serving())
         aliases = self.naming.digest if self.naming else msgspec.UNSET
-        return CapacityReport(node=self.node, node_id=self.node_id, ver=self.version, models=reports, aliases=aliases)
+        forgotten = self.ledger.digest if self.ledger else msgspec.UNSET
+        return CapacityReport(self.node, self.node_id, self.version, reports, aliases, forgotten)
 
     def _serving(self) -> list[Planned]:
         return [model for model in self.models if model.name not in self.models.parked]
@@ -91,6 +99,7 @@ class Views:
             first_byte_s=model.first_byte_timeout and min(model.first_byte_timeout, LONGEST_SILENCE),
             score=learned.score,
             service_s=learned.service_s,
+            import_ms_per_1k=learned.import_ms_per_1k,
             active=learned.active,
             heads=learned.heads,
         )
@@ -104,7 +113,10 @@ class Views:
         # Backends that differ cannot be told apart by a sender, so their model takes no replica.
         if model.shared is None or len(prints) != 1:
             return None
-        return KvReport(group=model.shared.group, fingerprint=prints.pop())
+        fingerprint = prints.pop()
+        if self.ledger is not None and self.ledger.unmovable(model.name, fingerprint):
+            return None
+        return KvReport(group=model.shared.group, fingerprint=fingerprint)
 
     def records(self) -> list[ModelRecord]:
         """The models that clients may ask for: the one source of all lists of them."""
@@ -161,6 +173,7 @@ class Views:
             gpus=None if cards is None else [self._gpu(card) for card in cards],
             models=[self._model(model) for model in self.models],
             queue=self._elsewhere() or None,
+            kv_share=self.kv_share(),
         )
 
     def _elsewhere(self) -> list[dict[str, Any]]:
@@ -208,6 +221,7 @@ class Views:
         return _known(
             name=model.name,
             engine=model.backends[0].engine.name,
+            engine_version=self._version(model),
             slots=room.slots,
             busy=room.busy,
             queued=self.router.queued(model.name),
@@ -215,9 +229,16 @@ class Views:
             ctx=room.context,
             requests_total=totals.requests,
             tokens_total=totals.tokens,
+            prompt_tokens_total=totals.prompt,
+            cached_tokens_total=totals.cached,
+            kv_share=self.ledger.mark(model) if self.ledger else None,
             parked=True if model.name in self.models.parked else None,
             backends=backends,
         )
+
+    def _version(self, model: Planned) -> str | None:
+        """Its engine's, as far as one of its backends says."""
+        return next((view.version for view in self.book.views() if view.model == model.name and view.version), None)
 
     def _backend(self, view: BackendView, gpus: Sequence[int]) -> dict[str, Any]:
         states = self.book.states(view.id)

@@ -90,10 +90,18 @@ class Snapshot:
     """All states that there are."""
 
     peers: Sequence[PeerFigures] = ()
-    replicas: Mapping[str, int] = field(default_factory=dict)
-    """How many replicas were sent, failed, dropped."""
+    replicas: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(model, what became of them) -> replicas."""
 
-    replica_bytes: int = 0
+    replica_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(model, sent or received) -> bytes."""
+
+    replica_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(model, save, send or import) -> seconds."""
+
+    turns: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """(model, switch, reuse) -> turns of sessions that were not their first."""
+
     imports: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(model, warmth) -> turns that followed an import."""
 
@@ -264,11 +272,24 @@ def _now(now: Snapshot) -> Iterator[Metric]:
 
 
 def _caches(now: Snapshot) -> Iterator[Metric]:
-    sent = [((result,), number) for result, number in now.replicas.items()]
-    of = "caches of sessions for other nodes. result: sent, failed, or dropped before it started"
-    yield _family("counter", "viiwork_replicas_total", OWN + of, ("result",), sent)
-    of = "bytes of caches handed to the network, those of failed transfers too"
-    yield _family("counter", "viiwork_replica_sent_bytes_total", OWN + of, (), [((), now.replica_bytes)])
+    of = (
+        "caches of sessions that move. result: saved; sent, failed or dropped before it started; received or refused; "
+        "imported, useless if the turn then reused less than was promised, import_failed"
+    )
+    yield _family("counter", "viiwork_replicas_total", OWN + of, ("model", "result"), now.replicas.items())
+    for way, of in (
+        ("sent", "bytes of caches handed to the network, those of failed transfers too"),
+        ("received", "bytes of caches that came whole, as they lie on the disk"),
+    ):
+        values = [((model,), size) for (model, one), size in now.replica_bytes.items() if one == way]
+        yield _family("counter", f"viiwork_replica_{way}_bytes_total", OWN + of, ("model",), values)
+    of = "seconds that moving caches took. step: save and import, which hold up the engine, or send"
+    yield _family("counter", "viiwork_replica_seconds_total", OWN + of, ("model", "step"), now.replica_seconds.items())
+    of = (
+        "turns of sessions after their first. switch: what changed since the turn before, none, backend or host. "
+        "reuse: warm if 90 % of the prompt was reused, partly 30 %, cold; unknown"
+    )
+    yield _family("counter", "viiwork_session_turns_total", OWN + of, ("model", "switch", "reuse"), now.turns.items())
     of = "turns after an import. warmth: warm if 90 % of the prompt was reused, partly 30 %, cold; unknown"
     yield _family("counter", "viiwork_imports_total", OWN + of, ("model", "warmth"), now.imports.items())
 

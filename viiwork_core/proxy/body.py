@@ -5,6 +5,8 @@ The top level is split into names and raw values, so that a value which nobody e
 
 from __future__ import annotations
 
+import codecs
+
 import msgspec
 
 from viiwork_core.errors import InvalidRequest
@@ -15,6 +17,22 @@ _any = msgspec.json.Decoder()
 
 # RecursionError: what is nested too deeply for the decoder.
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_PIECE = 1024 * 1024
+
+
+def _is_utf8(raw: bytes) -> bool:
+    """The decoder looks only into fields that are read. An engine reads all, and may call it a failure of its own."""
+    if raw.isascii():
+        return True
+    # In pieces: as one text it could take four times the memory.
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(raw), _PIECE):
+            decoder.decode(raw[start : start + _PIECE], start + _PIECE >= len(raw))
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def first_byte(raw: msgspec.Raw) -> bytes:
@@ -30,6 +48,8 @@ class Body:
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self._changed = False
+        if not _is_utf8(raw):
+            raise InvalidRequest("the body is not a JSON object: it is not UTF-8 text", remedy="encode it as UTF-8")
         try:
             self._fields = _object.decode(raw)
         except _NOT_JSON as error:

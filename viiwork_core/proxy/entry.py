@@ -182,7 +182,8 @@ class Entry:
         exchange.placed(self._clock.monotonic(), peer=placement.member.node)
         exchange.asked_at = exchange.granted_at
         try:
-            with Patience(exchange, limit, lambda: self._is_lost(placement), last=last):
+            gone = Death(self._router, placement, self._clock).has_come
+            with Patience(exchange, limit, lambda: self._is_lost(placement), last=last, gone=gone):
                 await forwarder.run(exchange, placement.member)
         except (ViiworkError, asyncio.CancelledError) as error:
             gave_up = request.stream and wore_out(exchange, limit, self._clock.monotonic())
@@ -200,6 +201,24 @@ class Entry:
     def _refused(self, exchange: Exchange, placement: There) -> None:
         now = self._clock.monotonic()
         self._router.refused(placement, now, silence=exchange.silence(now))
+
+
+class Death:
+    """Of the member that a forward went to. One that leaves in order is no member any more either, but finishes first;
+    so it counts only after the member has been silent."""
+
+    def __init__(self, router: Router, placement: There, clock: Clock) -> None:
+        self._router = router
+        self._placement = placement
+        self._clock = clock
+        self._silent = False
+
+    def has_come(self) -> bool:
+        """To be asked again and again."""
+        there = self._router.about(self._placement) is not None
+        if there:
+            self._silent = not self._router.hears(self._placement, self._clock.monotonic())
+        return not there and self._silent
 
 
 def _is_failure(error: ViiworkError) -> bool:

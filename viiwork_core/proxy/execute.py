@@ -145,7 +145,7 @@ class Executor:
         session = request.query.session
         if session is None or reservation.slot is None:
             return None
-        return Turn(session, reservation, request.path, request.body.raw, request.query.begins)
+        return Turn(session, reservation, request.path, request.body.raw, request.query.begins, request.query.continues)
 
     async def _serve(self, exchange: Exchange, reservation: Reservation, turn: Turn | None) -> None:
         wire = self._wires[reservation.model]

@@ -31,6 +31,9 @@ TIMES = 2.0
 AGAIN = 1.0
 """Seconds after which a place that is silent is judged again, as often as its load is asked for."""
 
+LOOK = 0.5
+"""Seconds between two looks at whether the place is there at all."""
+
 _SOON = 0.01
 """Seconds that a timer may be early."""
 
@@ -69,21 +72,41 @@ def wore_out(exchange: Exchange, limit: float, now: float) -> bool:
 class Patience:
     """`with Patience(...)` around the asking of one place, which ends with BackendFailed when patience does."""
 
-    __slots__ = ("_before", "_exchange", "_idles", "_last", "_limit", "_over", "_task", "_timer", "_verdicts")
+    __slots__ = (
+        "_before",
+        "_exchange",
+        "_gone",
+        "_idles",
+        "_last",
+        "_limit",
+        "_over",
+        "_task",
+        "_timer",
+        "_verdicts",
+    )
 
-    def __init__(self, exchange: Exchange, limit: float, idles: Callable[[], bool], *, last: float | None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        limit: float,
+        idles: Callable[[], bool],
+        *,
+        last: float | None,
+        gone: Callable[[], bool] | None = None,
+    ) -> None:
         """From `limit` seconds on `idles` says whether the place does nothing. After `last` nobody asks any more;
-        None: there is no such end."""
+        None: there is no such end. `gone`, asked from the beginning: whether there is no such place any more."""
         self._exchange = exchange
         self._limit = limit
         self._idles = idles
         self._last = last
+        self._gone = gone
         self._verdicts = 0
 
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._last = None if self._last is None else loop.time() + self._last
-        self._timer = loop.call_later(self._limit, self._judge)
+        self._timer = self._next(loop.time() + self._limit)
         # As asyncio.timeout does it. A scope of anyio's costs a twentieth of relaying a short answer.
         task = asyncio.current_task()
         assert task is not None, "places are asked in a task"
@@ -98,7 +121,26 @@ class Patience:
             return
         # More than this one's cancellation: somebody else's goes on.
         if self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
-            raise BackendFailed(f"no word for {self._limit:g} s") from error
+            gone = self._gone is not None and self._gone()
+            raise BackendFailed("gone without a word" if gone else f"no word for {self._limit:g} s") from error
+
+    def _next(self, limit_at: float) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        if self._gone is None or loop.time() + LOOK >= limit_at:
+            return loop.call_at(limit_at, self._judge)
+        return loop.call_later(LOOK, self._look, limit_at)
+
+    def _look(self, limit_at: float) -> None:
+        if self._exchange.started:
+            return
+        if self._gone is not None and self._gone():
+            self._give_up()
+        else:
+            self._timer = self._next(limit_at)
+
+    def _give_up(self) -> None:
+        self._over = True
+        self._task.cancel()
 
     def _judge(self) -> None:
         if self._exchange.started:
@@ -106,7 +148,6 @@ class Patience:
         self._verdicts = self._verdicts + 1 if self._idles() else 0
         loop = asyncio.get_running_loop()
         if self._verdicts == VERDICTS or (self._last is not None and loop.time() + _SOON >= self._last):
-            self._over = True
-            self._task.cancel()
+            self._give_up()
         else:
             self._timer = loop.call_later(AGAIN, self._judge)

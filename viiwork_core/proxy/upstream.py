@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Self
 
 import aiohttp
@@ -29,7 +29,22 @@ def _session(*, keep_alive: bool) -> aiohttp.ClientSession:
         auto_decompress=False,
         trust_env=False,
         skip_auto_headers=_NO_AUTO,
+        trace_configs=[_watched()] if keep_alive else [],
     )
+
+
+def _watched() -> aiohttp.TraceConfig:
+    """Notes in a request's own list that it went out over a connection which was kept from an earlier one."""
+
+    async def reused(
+        session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams
+    ) -> None:
+        del session, params
+        context.trace_request_ctx.append(True)
+
+    watched = aiohttp.TraceConfig()
+    watched.on_connection_reuseconn.append(reused)
+    return watched
 
 
 class Upstream:
@@ -55,10 +70,12 @@ class Upstream:
         """An engine's answer, its body still to be read. Leaving early closes the connection, which the engine takes
         as the client's leaving. `async with` raises BackendFailed when no answer begins."""
 
-        def send(*, kept: bool) -> Awaitable[aiohttp.ClientResponse]:
+        def send(reused: list[bool], *, kept: bool) -> Awaitable[aiohttp.ClientResponse]:
             # In chunks, since a large body in one piece blocks the loop.
             data = io.BytesIO(body) if len(body) > LARGE else body
-            return self._sessions[kept].post(address.url + path, data=data, headers=headers, allow_redirects=False)
+            return self._sessions[kept].post(
+                address.url + path, data=data, headers=headers, allow_redirects=False, trace_request_ctx=reused
+            )
 
         return Sending(send, keep_alive=keep_alive)
 
@@ -73,16 +90,15 @@ class Sending:
         self._keep_alive = keep_alive
 
     async def __aenter__(self) -> aiohttp.ClientResponse:
+        reused: list[bool] = []
         try:
             try:
-                self._response = await self._send(kept=self._keep_alive)
-            except (aiohttp.ClientConnectorError, aiohttp.ClientResponseError):
-                raise
+                self._response = await self._send(reused, kept=self._keep_alive)
             except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
                 # An engine may end a kept connection just as it is used again, which is no failure of its own.
-                if not self._keep_alive:
+                if not reused:
                     raise
-                self._response = await self._send(kept=False)
+                self._response = await self._send(reused, kept=False)
         except (aiohttp.ClientError, OSError) as error:
             raise BackendFailed(f"the backend did not answer: {_words(error)}") from error
         return self._response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 import pluggy
 
 from viiwork_core import hookspecs
+from viiwork_core.config.problems import near_miss
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.discovery import Discovery
+from viiwork_core.contracts.doctor import DoctorCheck
 from viiwork_core.contracts.engine import Engine, Wire
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.contracts.policy import Policy
@@ -41,6 +43,7 @@ _HOOKS = (
     _Hook("viiwork_register_discovery", "discovery", Discovery, "name"),
     _Hook("viiwork_register_policy", "policy", Policy, "name"),
     _Hook("viiwork_register_cache_transfer", "cache", CacheTransfer, "engine"),
+    _Hook("viiwork_register_doctor_check", "doctor", DoctorCheck, "name"),
 )
 
 
@@ -53,7 +56,18 @@ def load_plugins(environ: Mapping[str, str]) -> Registry:
     chosen = _listed(environ["VIIWORK_PLUGINS"]) if "VIIWORK_PLUGINS" in environ else None
     blocked = _listed(environ.get("VIIWORK_BLOCK", ""))
     found = sorted(entry_points(group=hookspecs.PROJECT), key=lambda point: (_origin(point) != _BUILTIN, point.name))
-    return Registry(_load(point, chosen, blocked) for point in found)
+    names = {point.name for point in found}
+    lists = (("VIIWORK_PLUGINS", chosen or frozenset()), ("VIIWORK_BLOCK", blocked))
+    stray = (_nowhere(name, where, names) for where, listed in lists for name in sorted(listed - names))
+    return Registry([*(_load(point, chosen, blocked) for point in found), *stray])
+
+
+def _nowhere(name: str, where: str, names: Iterable[str]) -> Loaded:
+    """A name in one of the lists that no installed distribution has: without a word a slip would change the set."""
+    reason = "; ".join(
+        filter(None, (f"{where} names {name}, and nothing installed is called so", near_miss(name, names)))
+    )
+    return Loaded(LoadRecord("", "", name, "failed", reason=reason))
 
 
 def _listed(names: str) -> frozenset[str]:

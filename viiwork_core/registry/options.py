@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from viiwork_core.config.problems import Location, Problem, as_error, from_validation, near_miss
 from viiwork_core.config.schema import Config, MeshConfig, ModelConfig
+from viiwork_core.config.unsound import UnsoundConfig
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.capabilities import Attaches, RunsOnCpu
 from viiwork_core.contracts.discovery import Discovery
@@ -61,11 +63,28 @@ def resolve(config: Config, registry: Registry) -> Resolved:
     return _Resolution(config, registry).run()
 
 
+def with_the_rest(error: UnsoundConfig, registry: Registry) -> ConfigError:
+    """What pass 1 has found, and with it what pass 2 finds in all that is right so far."""
+    found = _Resolution(error.rest, registry).problems(error.models, error.engines)
+    known = {problem.where for problem in error.problems}
+    return as_error([*error.problems, *(problem for problem in found if problem.where not in known)], error.source)
+
+
 class _Resolution:
     def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
         self._registry = registry
         self._problems: list[Problem] = []
+
+    def problems(self, models: Mapping[int, ModelConfig], engines: Mapping[int, str]) -> list[Problem]:
+        """All there are, with these models at their places, and those of which only the engine can be looked up."""
+        for index, model in models.items():
+            self._model(index, model)
+        for index, name in engines.items():
+            self._found(("models", index, "engine"), partial(self._registry.engine, name))
+        self._policy()
+        self._discoveries(self._config.mesh)
+        return self._problems
 
     def run(self) -> Resolved:
         models = [self._model(index, model) for index, model in enumerate(self._config.models)]

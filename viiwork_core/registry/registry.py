@@ -10,11 +10,12 @@ from typing import Literal, cast
 from viiwork_core.config.problems import near_miss
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.discovery import Discovery
+from viiwork_core.contracts.doctor import DoctorCheck
 from viiwork_core.contracts.engine import Engine
 from viiwork_core.contracts.policy import Policy
 from viiwork_core.errors import ConfigError
 
-Kind = Literal["engine", "discovery", "policy", "cache"]
+Kind = Literal["engine", "discovery", "policy", "cache", "doctor"]
 State = Literal["loaded", "failed", "blocked", "not chosen"]
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -26,6 +27,8 @@ class LoadRecord:
     """What became of one plugin."""
 
     distribution: str
+    """Empty: none, for a name that VIIWORK_PLUGINS or VIIWORK_BLOCK made up."""
+
     version: str
     entry_point: str
     state: State
@@ -98,6 +101,10 @@ class Registry:
         """The cache transfer that serves an engine. Raises ConfigError."""
         return cast("type[CacheTransfer]", self._find("cache", engine_name))
 
+    def doctor_checks(self) -> tuple[type[DoctorCheck], ...]:
+        """What `viiwork doctor` looks at besides, by name."""
+        return tuple(cast("type[DoctorCheck]", self._classes["doctor", name]) for name in self.names("doctor"))
+
     def names(self, kind: Kind) -> tuple[str, ...]:
         """The usable names of a kind, sorted."""
         return tuple(sorted(name for of, name in self._classes if of == kind))
@@ -113,7 +120,7 @@ class Registry:
         if (kind, name) in self._refused:
             raise ConfigError(f"{_TITLES[kind]} {name} cannot be used: {self._refused[kind, name]}")
         for record in self.records:
-            if record.state != "loaded" and _would_offer(record, kind, name):
+            if record.state != "loaded" and record.distribution and _would_offer(record, kind, name):
                 raise ConfigError(f"{_TITLES[kind]} {name} cannot be used: {_fate(record)}", remedy=_fix(record))
         raise self._unknown(kind, name)
 
@@ -122,7 +129,8 @@ class Registry:
         what = f"no {_TITLES[kind]} {name} is installed" if kind != "cache" else f"{name} has no cache transfer"
         message = f"{what} (installed: {', '.join(installed) or 'none'})"
         if self.failed:
-            message += "; failed to load: " + ", ".join(sorted({record.distribution for record in self.failed}))
+            failed = {record.distribution or record.entry_point for record in self.failed}
+            message += "; failed to load: " + ", ".join(sorted(failed))
         hints = [near_miss(name, installed), f"pip install {_package(kind, name)}" if NAME.fullmatch(name) else ""]
         return ConfigError(message, remedy=" or ".join(filter(None, hints)))
 
@@ -132,6 +140,7 @@ _TITLES: dict[Kind, str] = {
     "discovery": "discovery",
     "policy": "routing policy",
     "cache": "cache transfer for engine",
+    "doctor": "doctor check",
 }
 
 

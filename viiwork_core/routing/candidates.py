@@ -35,6 +35,15 @@ def none_active(model: str) -> int:
     return 0
 
 
+ReplicaOf = Callable[[str, str], int | None]
+"""Tokens of a session's replica (model, session) that lies on this node; None: there is none."""
+
+
+def none_replicated(model: str, session: str) -> None:
+    """For a node that shares no caches."""
+    del model, session
+
+
 class Candidates:
     """Puts together what policies rank. On the data loop."""
 
@@ -45,12 +54,17 @@ class Candidates:
         score_of: ScoreOf = unmeasured,
         service_of: ServiceOf = unmeasured,
         active_of: ActiveOf = none_active,
+        replica_of: ReplicaOf = none_replicated,
+        import_of: ServiceOf = unmeasured,
     ) -> None:
+        """`import_of`: milliseconds that importing 1,000 tokens of a model takes here; None: not measured."""
         self._local = local
         self._conversations = conversations or Conversations()
         self._score_of = score_of
         self._service_of = service_of
         self._active_of = active_of
+        self._replica_of = replica_of
+        self._import_of = import_of
 
     def service_s(self, model: str) -> float | None:
         """Seconds that a request for a model holds a slot of this host; None: not measured."""
@@ -64,14 +78,18 @@ class Candidates:
     def here(self, node: str, room: Room, free: int, query: Query, *, queued: int = 0) -> Candidate:
         """This host."""
         service_s = self._service_of(query.model)
+        held = self._local.held(query) if free else self._local.held_anywhere(query)
+        replica = self._replica_of(query.model, query.session) if query.session is not None and not held else None
         return Candidate(
             id=node,
             local=True,
             slots=room.slots,
             free=free,
             rtt_ms=0.0,
-            held_tokens=self._local.held(query) if free else self._local.held_anywhere(query),
+            held_tokens=held,
             score=self._score_of(query.model),
+            replica_tokens=replica,
+            import_ms=_import_ms(self._import_of(query.model), replica),
             wait_ms=0.0 if free else _wait_ms(service_s, queued, room.slots),
             crowd_ms=_crowd_ms(service_s, self._active_of(query.model), room.slots),
         )
@@ -91,9 +109,14 @@ class Candidates:
             held_tokens=head.tokens if head and not replica else None,
             score=score_of(about),
             replica_tokens=head.tokens if head and replica else None,
+            import_ms=_import_ms(about.import_ms_per_1k, head.tokens if head and replica else None),
             wait_ms=0.0 if free else _wait_ms(about.service_s, about.queued, about.slots),
             crowd_ms=_crowd_ms(about.service_s, about.active, about.slots),
         )
+
+
+def _import_ms(ms_per_1k: float | None, tokens: int | None) -> float | None:
+    return None if ms_per_1k is None or tokens is None else ms_per_1k * tokens / 1000
 
 
 def _wait_ms(service_s: float | None, queued: int, slots: int) -> float:

@@ -195,6 +195,18 @@ class Conversations:
             return newest if published is None or published.turn < newest.turn else published
         return published
 
+    def newest_turn(self, model: str, session: str) -> int:
+        """The newest turn that somebody is known to have served, 0 for none."""
+        key, relayed = (model, session), self._relayed.get((model, session))
+        told = [head.turn for report in self._reports.values() if (head := report.sessions.get(key)) is not None]
+        return max([*told, relayed.heads[0].turn if relayed else 0])
+
+    def drop(self, session: str) -> None:
+        """Keep nothing of a session that this node relayed. What others publish of it is theirs to take back."""
+        for key in [key for key in self._relayed if key[1] == session]:
+            for head in self._relayed.pop(key).heads:
+                _take(self._relayed_at, (key[0], head.link), head)
+
     def last_host(self, model: str, session: str) -> str | None:
         """The node that served the session's last turn, where this one relayed it."""
         relayed = self._relayed.get((model, session))

@@ -153,8 +153,7 @@ class Router:
         """The tickets whose model or host is gone; they wait no longer."""
         gone: list[tuple[Ticket, ViiworkError]] = []
         for model in self._queue.models():
-            hosts = self._services.hosts(model)
-            gone += self._queue.take(model, partial(self._services.unknown, hosts=hosts))
+            gone += self._queue.take(model, partial(self._services.unknown, hosts=self._services.hosts(model)))
         return gone
 
     def withdraw(self, ticket: Ticket) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,12 +10,12 @@ import anyio
 
 from viiwork_core.contracts.cache import SessionRef
 from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
+from viiwork_core.engines.calls import VERSION
 from viiwork_core.engines.listener import free_port
 from viiwork_core.testing.clauses import Clause, require
 from viiwork_core.testing.conversation import Talk, opening
 from viiwork_core.testing.engine_case import EngineCase, prepare
 
-VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
 KEY = "face" * 8
 ENDLESS = 1000
 """Tokens of an answer that nobody waits for."""

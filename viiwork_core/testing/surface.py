@@ -24,10 +24,10 @@ def listing() -> str:
     lines += _names(viiwork_core, viiwork_core.__all__)
     lines += ["", "hooks", ""]
     lines += [_function(name, hook) for name, hook in hooks()]
-    seen = set(viiwork_core.__all__)
+    seen: set[int] = set()
     for kit in KITS:
-        fresh = [name for name in kit.__all__ if name not in seen]
-        seen |= set(fresh)
+        fresh = [name for name in kit.__all__ if id(getattr(kit, name)) not in seen]
+        seen |= {id(getattr(kit, name)) for name in fresh}
         lines += ["", kit.__name__, "", *_names(kit, fresh)]
     return "\n".join(lines) + "\n"
 

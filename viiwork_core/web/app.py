@@ -13,7 +13,7 @@ from viiwork_core.errors import Forbidden, MethodNotAllowed, ViiworkError
 from viiwork_core.mesh.greeting import PATH as GREETING
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import Receive, Scope, Send, request_id
-from viiwork_core.web import activity, aliases, mesh_stream, parking, peers
+from viiwork_core.web import activity, aliases, kv, mesh_stream, parking, peers
 from viiwork_core.web.error_pages import send_error
 from viiwork_core.web.openai import read_endpoints
 from viiwork_core.web.surface import Surface
@@ -30,11 +30,24 @@ _METHODS = {
     GREETING: ("GET",),
     ACTIVITY_STREAM: ("GET", "HEAD"),
     mesh_stream.PATH: ("GET", "HEAD"),
+    mesh_stream.HERE: ("GET", "HEAD"),
     REPLICAS: ("PUT",),
+    kv.PATH: ("GET", "HEAD"),
+    kv.FORGOTTEN: ("GET", "HEAD"),
+    kv.FORGET: ("POST",),
     parking.DOWN: ("POST",),
     parking.UP: ("POST",),
 }
 """Of the raw paths; Quart knows its own."""
+
+_HANDLERS = {
+    CAPACITY: peers.capacity,
+    REPLICAS: peers.replica,
+    parking.DOWN: parking.park,
+    parking.UP: parking.park,
+    **dict.fromkeys(kv.PATHS, kv.kv),
+}
+"""Those that all take the same."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -72,7 +85,11 @@ class Application:
             except Exception as error:
                 # Whatever it is, the server must stop: some go on without a lifespan when it merely raises.
                 self.failure = error
-                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                try:
+                    # First: one server looks whether this has ended at the moment when it is told, and never again.
+                    await stack.aclose()
+                finally:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
                 raise
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -88,18 +105,15 @@ class Application:
         path = scope["path"]
         if path in surface.endpoints():
             await surface.inference(scope, receive, send)
-        elif path == CAPACITY:
-            await peers.capacity(surface, scope, receive, send)
+        elif (handler := _HANDLERS.get(path)) is not None:
+            await handler(surface, scope, receive, send)
         elif path == GREETING:
             await surface.greetings(scope, send)
         elif path == ACTIVITY_STREAM:
             await activity.told(surface.events, surface.claims, scope, receive, send)
-        elif path == mesh_stream.PATH:
-            await mesh_stream.stream(surface.outlook.viewers, scope, receive, send)
-        elif path == REPLICAS:
-            await peers.replica(surface, scope, receive, send)
-        elif path in (parking.DOWN, parking.UP):
-            await parking.park(surface, scope, receive, send)
+        elif path in (mesh_stream.PATH, mesh_stream.HERE):
+            looking = surface.outlook.viewers if path == mesh_stream.PATH else surface.outlook.here
+            await mesh_stream.stream(looking, scope, receive, send)
         elif path == aliases.PATH or path.startswith(f"{aliases.PATH}/"):
             await aliases.aliases(surface, scope, receive, send)
         else:

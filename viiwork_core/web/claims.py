@@ -70,6 +70,9 @@ class Claims:
     mesh: str = "default"
     """The mesh's name."""
 
+    open_uploads: bool = False
+    """Whether replicas are taken in an open mesh."""
+
     doubts: Doubts = field(default_factory=lambda: Doubts(SystemClock()))
 
     async def hop(self, scope: Scope, body: bytes) -> str | None:
@@ -136,11 +139,19 @@ class Claims:
             return None
         return self._verify(scope, digest(b"")).node
 
-    def upload(self, scope: Scope) -> Signed:
-        """Demand a member's signature on a streamed upload. Raises Unauthorized."""
-        if self.verifier is None:
+    def upload(self, scope: Scope) -> Signed | None:
+        """Demand a member's signature on a streamed upload; in an open mesh, that it comes from a member's address.
+
+        Raises Unauthorized.
+        """
+        if self.verifier is not None:
+            return self._verify(scope, STREAMED)
+        if not self.open_uploads:
             raise Unauthorized("replicas are taken in a secured mesh only")
-        return self._verify(scope, STREAMED)
+        claimed = first(scope["headers"], NODE.lower().encode())
+        if not claimed or not _is_among(client_of(scope), self.addresses_of(claimed)):
+            raise Unauthorized("replicas are taken from members only")
+        return None
 
     def _verify(self, scope: Scope, proof: Digest) -> Signed:
         assert self.verifier is not None

@@ -5,6 +5,12 @@
     event: activity   one event of one node's activity log, with node_id, hostname and addr
 
 The first two come at once, and again when they have changed; then the past, marked `replay`, and then what happens.
+
+GET /v1/status/stream is the same of this node alone:
+
+    event: status     as in GET /v1/status, without the figures that change by themselves
+    event: sample     the newest of GET /v1/status/history, each ten seconds; null before there is one
+    event: activity   as above
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from viiwork_core.web.activity import follow, headed
 from viiwork_core.web.viewers import Viewers
 
 PATH: Final = "/v1/mesh/stream"
+HERE: Final = "/v1/status/stream"
 
 
 async def stream(viewers: Viewers, scope: Scope, receive: Receive, send: Send) -> None:

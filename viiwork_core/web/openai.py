@@ -15,6 +15,7 @@ from viiwork_core.observe import metrics
 from viiwork_core.proxy.request import request_id
 from viiwork_core.web import catalog
 from viiwork_core.web.error_pages import error_body, error_headers
+from viiwork_core.web.pages import add_pages
 from viiwork_core.web.surface import Surface
 
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?", re.ASCII)
@@ -25,7 +26,7 @@ MOST_NAMES = 50
 
 def read_endpoints(surface: Surface) -> Quart:
     """What is read now and then. Errors have OpenAI's shape, also for unknown paths and methods."""
-    app = Quart("viiwork_core.web")
+    app = Quart("viiwork_core.web", static_folder=None)
     # A path is as it is written: no redirects, which would be the only answers here in another shape.
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = True
@@ -33,10 +34,15 @@ def read_endpoints(surface: Surface) -> Quart:
     app.config.update(RESPONSE_TIMEOUT=30, BODY_TIMEOUT=10, MAX_CONTENT_LENGTH=64 * 1024)
     _lists_of_models(app, surface)
     _about_requests(app, surface)
+    add_pages(app)
 
     @app.get("/v1/status")
     async def status() -> Response:
         return _json(surface.status())
+
+    @app.get("/v1/status/history")
+    async def history() -> Response:
+        return _json(surface.outlook.hour())
 
     @app.get("/v1/cluster")
     async def cluster() -> Response:

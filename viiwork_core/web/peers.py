@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from hashlib import blake2b
 
-from viiwork_core.errors import ViiworkError
+from viiwork_core.errors import ResumeFrom, ViiworkError
 from viiwork_core.mesh.report import encode_report
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, request_id
@@ -36,12 +36,19 @@ async def capacity(surface: Surface, scope: Scope, receive: Receive, send: Send)
 
 
 async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
-    """PUT /v1/kv/replicas: a sealed stream from a member."""
+    """PUT /v1/kv/replicas: a sealed stream from a member, a whole file or a delta.
+
+    409 asks for another one: base_missing for the whole file, resume for the rest of it, from the byte that the header
+    X-Viiwork-Offset names.
+    """
     rid = request_id(scope["headers"])
     try:
         surface.claims.upload(scope)
         await surface.take_replica(_chunks(receive))
     except ClientGone:
+        return
+    except ResumeFrom as part:
+        await send_error(send, part, request_id=rid, extra={"x-viiwork-offset": str(part.offset)})
         return
     except ViiworkError as error:
         await send_error(send, error, request_id=rid)

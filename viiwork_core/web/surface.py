@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -50,10 +50,32 @@ class AliasNames(Protocol):
         ...
 
 
+class KvLedger(Protocol):
+    """The caches that move, as the operator sees them."""
+
+    def overview(self) -> dict[str, Any]:
+        """What is here, and each model's figures."""
+        ...
+
+    async def forget(self, name: str) -> dict[str, Any]:
+        """Forget a session, by name or key, here and at all members. Raises ViiworkError."""
+        ...
+
+    async def told(self, turns: Mapping[str, int]) -> dict[str, Any]:
+        """A member tells what to forget: keys with their turns. Raises ViiworkError."""
+        ...
+
+    def page(self) -> bytes:
+        """What is forgotten, as JSON."""
+        ...
+
+
 class MeshOutlook(Protocol):
     """What this node shows of the whole mesh."""
 
     viewers: Viewers
+    here: Viewers
+    """Those who look at this node alone."""
 
     def fleet(self, model: str | None) -> dict[str, Any]:
         """Who serves all models, or the one that a name stands for, and with how much room."""
@@ -61,6 +83,10 @@ class MeshOutlook(Protocol):
 
     async def cluster(self) -> dict[str, Any]:
         """The members."""
+        ...
+
+    def hour(self) -> dict[str, Any]:
+        """Samples of this node's last hour."""
         ...
 
 
@@ -98,6 +124,7 @@ class Surface:
     """Receives a replica from a member. Raises ViiworkError."""
 
     aliases: AliasNames
+    kv: KvLedger
     outlook: MeshOutlook
     greetings: Greetings
     refusal: Future[ViiworkError]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from viiwork_core import CacheTransfer, Engine, hookimpl
+from viiwork_core import CacheTransfer, DoctorCheck, Engine, hookimpl
 from viiwork_llamacpp.cache import LlamaCppCache
+from viiwork_llamacpp.doctor import LlamaCppCheck
 from viiwork_llamacpp.engine import LlamaCpp
+
+VIIWORK_API = (1, 1)
+VIIWORK_KIT = "viiwork_llamacpp.kit:cases"
 
 
 @hookimpl
@@ -15,3 +19,8 @@ def viiwork_register_engine() -> type[Engine]:
 @hookimpl
 def viiwork_register_cache_transfer() -> type[CacheTransfer]:
     return LlamaCppCache
+
+
+@hookimpl
+def viiwork_register_doctor_check() -> type[DoctorCheck]:
+    return LlamaCppCheck

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from viiwork_core import (
     CacheLimits,
     CacheRefused,
     CacheTransfer,
+    ConfigError,
     Context,
     EngineRefused,
     Saved,
@@ -24,10 +25,12 @@ from viiwork_core import (
     Spec,
 )
 from viiwork_llamacpp import fingerprint
+from viiwork_llamacpp.arguments import given
 from viiwork_llamacpp.build import read_build
 from viiwork_llamacpp.cache_file import LlamaCacheFile, read_cache_file
 from viiwork_llamacpp.fingerprint import Arguments
 from viiwork_llamacpp.launch import Prepared, command_line, find_binary, model_files
+from viiwork_llamacpp.model import read_model
 from viiwork_llamacpp.options import LlamaCppOptions
 from viiwork_llamacpp.server import LlamaServer, Slot
 
@@ -57,8 +60,10 @@ class LlamaCppCache(CacheTransfer):
         binary = find_binary(self._options, spec.model)
         argv = command_line(spec, self._options, Prepared(binary=binary))
         path = Path(Arguments(argv).last("-m", "--model"))
+        files = model_files(path, spec.model)
+        await _require_movable(files, spec)
         return {
-            "model": await fingerprint.model(model_files(path, spec.model), self.context.digest),
+            "model": await fingerprint.model(files, self.context.digest),
             "state": await self._state_version(binary),
             "environment": fingerprint.environment(spec.env),
             "adapters": await fingerprint.adapters(argv, self.context.digest),
@@ -144,6 +149,24 @@ class LlamaCppCache(CacheTransfer):
             if slot.id == session.slot:
                 return slot
         raise EngineRefused(f"llama-server has no slot {session.slot}")
+
+
+async def _require_movable(files: Sequence[Path], spec: Spec) -> None:
+    """Raises EngineRefused for a model whose restored caches llama-server would not use, by what its files say."""
+    try:
+        model = await asyncio.to_thread(read_model, files, spec.model)
+    except ConfigError:
+        return  # what cannot be read was told before the launch
+    if model.recurrent:
+        raise EngineRefused(
+            f"the model ({model.architecture}) is recurrent or hybrid, and a restored cache of it is not used",
+            remedy="remove kv_share from the model",
+        )
+    if model.window is not None and not given(spec, "--swa-full", variable="LLAMA_ARG_SWA_FULL"):
+        raise EngineRefused(
+            f"the model's layers have a sliding window of {model.window} tokens, and a restored cache is not used",
+            remedy="add --swa-full to the model's args (it takes more memory), or remove kv_share",
+        )
 
 
 def _folder(spec: Spec) -> Path:

@@ -6,6 +6,9 @@ from viiwork_core import CacheTransfer, Engine, hookimpl
 from viiwork_mlx.cache import MlxCache
 from viiwork_mlx.engine import MlxEngine
 
+VIIWORK_API = (1, 1)
+VIIWORK_KIT = "viiwork_mlx.kit:cases"
+
 
 @hookimpl
 def viiwork_register_engine() -> type[Engine]:

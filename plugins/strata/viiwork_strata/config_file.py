@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -25,9 +24,6 @@ class ConfigFile:
 
     path: Path
     values: Mapping[str, object]
-    digest: str
-    """16 hex digits of the SHA-256 of the file's bytes, a byte order mark left out. What was measured of a backend's
-    speed counts only as long as this stays the same."""
 
 
 def refusal(spec: Spec, key: str, reason: str, remedy: str) -> ConfigError:
@@ -59,7 +55,7 @@ def read_config(spec: Spec) -> ConfigFile:
         raise refusal(spec, "path", f"{path} is not JSON: {error}", "correct the file") from error
     if not isinstance(values, dict):
         raise refusal(spec, "path", f"{path} is not a JSON object", _REMEDY)
-    return ConfigFile(path, values, hashlib.sha256(data).hexdigest()[:16])
+    return ConfigFile(path, values)
 
 
 class _NotAConfig(Exception):

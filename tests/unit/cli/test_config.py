@@ -198,7 +198,7 @@ def test_show_finds_the_file_of_the_usual_place(tmp_path: Path, monkeypatch: pyt
 
 
 def test_show_tells_every_problem_of_a_bad_file(file: Path) -> None:
-    file.write_text("api: {prt: 1}\nhealth: {interval: -1s}\n")
+    file.write_text("api: {prt: 1}\nhealth: {interval: -1s}\nmesh: {network: none}\n")
     result = run("config", "show", str(file))
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 2)
 

@@ -17,8 +17,10 @@ NOW = Snapshot(
     backends=[("qwen", "qwen/0", "healthy"), ("qwen", "qwen/1", "dead")],
     states=("starting", "healthy", "dead"),
     peers=[PeerFigures("cellar", 0.5, [ModelFigures("qwen", slots=8, busy=1, queued=0)])],
-    replicas={"sent": 5, "failed": 1, "dropped": 2},
-    replica_bytes=1 << 30,
+    replicas={("qwen", "sent"): 5, ("qwen", "failed"): 1, ("qwen", "dropped"): 2},
+    replica_bytes={("qwen", "sent"): 1 << 30, ("qwen", "received"): 3},
+    replica_seconds={("qwen", "send"): 0.5},
+    turns={("qwen", "host", "warm"): 7},
     imports={("qwen", "warm"): 3},
     body_bytes=4096,
 )
@@ -96,8 +98,15 @@ def test_what_is_so_now_is_asked_at_each_scrape(metrics: Metrics) -> None:
         ("qwen/1", "qwen", "dead"): 1,
     }
     assert len(values(metrics, "viiwork_backend_state")) == 6
-    assert values(metrics, "viiwork_replicas_total") == {("sent",): 5, ("failed",): 1, ("dropped",): 2}
-    assert values(metrics, "viiwork_replica_sent_bytes_total") == {(): 1 << 30}
+    assert values(metrics, "viiwork_replicas_total") == {
+        ("qwen", "sent"): 5,
+        ("qwen", "failed"): 1,
+        ("qwen", "dropped"): 2,
+    }
+    assert values(metrics, "viiwork_replica_sent_bytes_total") == {("qwen",): 1 << 30}
+    assert values(metrics, "viiwork_replica_received_bytes_total") == {("qwen",): 3}
+    assert values(metrics, "viiwork_replica_seconds_total") == {("qwen", "send"): 0.5}
+    assert values(metrics, "viiwork_session_turns_total") == {("qwen", "warm", "host"): 7}
     assert values(metrics, "viiwork_imports_total") == {("qwen", "warm"): 3}
     assert values(metrics, "viiwork_inflight_body_bytes") == {(): 4096}
 

@@ -23,6 +23,57 @@ PATH = "/v1/chat/completions"
 WARM = Candidate("warm", False, 4, 1, rtt_ms=2.0, held_tokens=900, score=Score(100.0, 1000.0))
 COLD = Candidate("cold", True, 4, 4, rtt_ms=0.0)
 
+WHOLE = {
+    "request_id": "r",
+    "node": "here",
+    "model": "m",
+    "path": PATH,
+    "stream": True,
+    "session": {"found": "conversation", "hash": SESSION[:12], "begins": False, "continues": True},
+    "prompt_tokens_estimated": 1000,
+    "prefer": ["far"],
+    "state": "over",
+    "queued_ms": 1000,
+    "tries": [{"place": "peer cold", "ms": 250, "reason": "cold has no room"}],
+    "peer": "warm",
+    "first_token_ms": 750,
+    "prompt_tokens": 1010,
+    "cached_tokens": 900,
+    "completion_tokens": 20,
+    "status": 200,
+    "total_ms": 3000,
+}
+
+CHOICE = {
+    "after_ms": 1500,
+    "chosen": "warm",
+    "policy": "fastest",
+    "rule": "fastest says warm",
+    "candidates": [
+        {
+            "id": "warm",
+            "rank": 1,
+            "free": 1,
+            "slots": 4,
+            "predicted_ms": 202,
+            "price_ms": 2,
+            "measured": True,
+            "held_tokens": 900,
+            "rtt_ms": 2.0,
+        },
+        {
+            "id": "cold",
+            "rank": 2,
+            "free": 4,
+            "slots": 4,
+            "predicted_ms": 2200,
+            "price_ms": 1,
+            "measured": False,
+            "rtt_ms": 0.0,
+        },
+    ],
+}
+
 
 def why(policy: str, query: Query, candidates: Sequence[Candidate], first: str) -> tuple[str, Mapping[str, float]]:
     del query
@@ -73,55 +124,8 @@ def test_the_whole_story() -> None:
     found = scene.told()
     assert found.pop("at") == round(scene.clock.wall() - 1.5, 3)
     (choice,) = found.pop("choices")
-    assert found == {
-        "request_id": "r",
-        "node": "here",
-        "model": "m",
-        "path": PATH,
-        "stream": True,
-        "session": {"found": "conversation", "hash": SESSION[:12], "begins": False, "continues": True},
-        "prompt_tokens_estimated": 1000,
-        "prefer": ["far"],
-        "state": "over",
-        "queued_ms": 1000,
-        "tries": [{"place": "peer cold", "ms": 250, "reason": "cold has no room"}],
-        "peer": "warm",
-        "first_token_ms": 750,
-        "prompt_tokens": 1010,
-        "cached_tokens": 900,
-        "completion_tokens": 20,
-        "status": 200,
-        "total_ms": 3000,
-    }
-    assert choice == {
-        "after_ms": 1500,
-        "chosen": "warm",
-        "policy": "fastest",
-        "rule": "fastest says warm",
-        "candidates": [
-            {
-                "id": "warm",
-                "rank": 1,
-                "free": 1,
-                "slots": 4,
-                "predicted_ms": 202,
-                "price_ms": 2,
-                "measured": True,
-                "held_tokens": 900,
-                "rtt_ms": 2.0,
-            },
-            {
-                "id": "cold",
-                "rank": 2,
-                "free": 4,
-                "slots": 4,
-                "predicted_ms": 2200,
-                "price_ms": 1,
-                "measured": False,
-                "rtt_ms": 0.0,
-            },
-        ],
-    }
+    assert found == WHOLE
+    assert choice == CHOICE
 
 
 def test_a_request_under_way_can_be_asked_about() -> None:

@@ -11,7 +11,8 @@ from viiwork_core.proxy.body import Body
 
 ODD = (
     b' { "model" : "m",\r\n "big": 123456789012345678901234567890, "huge": 1e400, "tiny": 1.0e-0, '
-    b'"text": "\xff\xfe \\u00e9 \\/ \xf0\x9f\x98\x80", "deep": {"a" : [ 1 , {"b":null} ] }, "twice": 1, "twice": 2 } '
+    b'"text": "\xc3\xbf\xc3\xbe \\u00e9 \\/ \xf0\x9f\x98\x80", "deep": {"a" : [ 1 , {"b":null} ] }, '
+    b'"twice": 1, "twice": 2 } '
 )
 
 
@@ -34,7 +35,7 @@ def test_an_edit_changes_only_its_field() -> None:
         b"123456789012345678901234567890",
         b"1e400",
         b"1.0e-0",
-        b'"\xff\xfe \\u00e9 \\/ \xf0\x9f\x98\x80"',
+        b'"\xc3\xbf\xc3\xbe \\u00e9 \\/ \xf0\x9f\x98\x80"',
         b'{"a" : [ 1 , {"b":null} ] }',
     ):
         assert value in edited
@@ -72,6 +73,9 @@ def test_a_copy_is_edited_alone() -> None:
         b'{"a": 01}',
         b'{"\xff": 1}',
         b"\xff\xfe{\x00}\x00",
+        b'{"model": "m", "prompt": "\xff"}',
+        b'{"model": "m", "prompt": "\xed\xa0\x80"}',
+        b'{"model": "m", "prompt": "' + b"\xc3\xa9" * (1 << 19) + b'\xc3"}',
         b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"a":' * 100_000,
     ],
@@ -79,6 +83,12 @@ def test_a_copy_is_edited_alone() -> None:
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidRequest, match="the body is not a JSON object"):
         Body(raw)
+
+
+def test_text_of_every_length_is_text() -> None:
+    for fill in range(4):
+        raw = b'{"a": "' + b"x" * fill + "\U0001f600".encode() * (1 << 19) + b'"}'
+        assert Body(raw).edited() == raw
 
 
 @pytest.mark.parametrize("value", [b'"\xff"', b"1e400", b'"\\ud800"'])
@@ -92,8 +102,8 @@ def test_a_field_that_is_read_and_cannot_be_is_named(value: bytes) -> None:
 
 
 def test_a_list_is_counted_without_reading_its_entries() -> None:
-    body = Body(b'{"prompt": ["\xff", [1, 1e400], {}], "other": "[1]", "empty": [], "none": null}')
-    assert [bytes(entry) for entry in body.items("prompt") or ()] == [b'"\xff"', b"[1, 1e400]", b"{}"]
+    body = Body(b'{"prompt": ["\xc3\xbf", [1, 1e400], {}], "other": "[1]", "empty": [], "none": null}')
+    assert [bytes(entry) for entry in body.items("prompt") or ()] == [b'"\xc3\xbf"', b"[1, 1e400]", b"{}"]
     assert body.items("empty") == []
     for name in ("other", "none", "absent"):
         assert body.items(name) is None

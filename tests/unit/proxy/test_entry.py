@@ -271,6 +271,32 @@ def test_a_plain_request_waits_for_a_peer_as_long_as_that_reports(monkeypatch: p
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("died", [True, False])
+def test_a_peer_that_dies_is_not_waited_for_and_one_that_leaves_in_order_may_finish(
+    died: bool, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "LOOK", 0.02)
+
+    async def play() -> None:
+        scene = Peers(first_byte_s=None)
+        router = scene.places.router
+        work = asyncio.ensure_future(scene.entry.serve(scene.exchange(stream=stream)))
+        await asyncio.wait({work}, timeout=0.1)
+        assert scene.asked == ["deaf"]
+        if died:
+            router.silent(router._peers["deaf"].view.member, SystemClock().monotonic())
+            await asyncio.wait({work}, timeout=0.2)
+            assert not work.done(), "a poll that fails does not end what is under way"
+        router.forget("deaf")
+        await asyncio.wait({work}, timeout=5 if died else 0.3)
+        assert scene.asked == (["deaf", "spare"] if died else ["deaf"])
+        work.cancel()
+        await asyncio.wait({work})
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(("stream", "silence", "blamed"), [(True, 0.2, True), (True, 0.0, False), (False, 0.2, False)])
 def test_a_client_that_gives_a_peer_up_after_a_long_silence_proves_something(
     stream: bool, silence: float, blamed: bool

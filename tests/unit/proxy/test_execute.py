@@ -12,6 +12,7 @@ import pytest
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.contracts.engine import Address, Load, SlotLoad, StreamEnd, Wire
+from viiwork_core.contracts.policy import Score
 from viiwork_core.engines.slots import SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.errors import AnswerCut, BackendFailed, NoFreeSlot, NotFound, ViiworkError
@@ -66,7 +67,8 @@ class Scene:
         self.background: list[asyncio.Task[None]] = []
         self.sent: list[Any] = []
         self.sending: Callable[[], Awaitable[None]] | None = None
-        self.patience = 30.0
+        self.patience: float | None = 30.0
+        self.score: Score | None = None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.background.append(asyncio.ensure_future(work))
@@ -94,6 +96,7 @@ class Scene:
             released=self.count,
             poke=self.pokes.append,
             first_byte_timeout=lambda _: self.patience,
+            score=lambda _: self.score,
         )
         taken = self.book.reserve("m/0")
         assert taken is not None
@@ -412,5 +415,17 @@ def test_a_client_that_gives_up_after_a_long_silence_proves_something(raw: bytes
             await asyncio.wait({work})
             made.hear(busy=False)
             assert made.trusted is not blamed
+
+    asyncio.run(play())
+
+
+def test_a_stream_may_be_silent_for_twice_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "SHORTEST", 0.01)
+
+    async def play() -> None:
+        async with scene(b"") as (made, upstream):
+            made.patience, made.score = None, Score(100.0, 1.0)
+            with pytest.raises(BackendFailed, match=r"no word for 0\.2"):
+                await made.run(upstream, raw=b'{"model":"m","stream":true}')
 
     asyncio.run(play())

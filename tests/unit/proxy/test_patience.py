@@ -114,6 +114,30 @@ def test_an_answer_that_has_begun_is_waited_for() -> None:
     asyncio.run(scene())
 
 
+def test_a_place_that_is_there_no_more_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LOOK", 0.01)
+    looks = iter((False, False, True))
+
+    async def scene() -> None:
+        gone = Patience(exchange(), 60, lambda: True, last=None, gone=lambda: next(looks, True))
+        with pytest.raises(BackendFailed, match="gone without a word"), gone:
+            await asyncio.Event().wait()
+
+    asyncio.run(scene())
+    assert next(looks, None) is None
+
+
+def test_a_place_that_is_there_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LOOK", 0.01)
+
+    async def scene() -> None:
+        there = Patience(exchange(), 0.05, lambda: False, last=0.05, gone=lambda: False)
+        with pytest.raises(BackendFailed, match=r"no word for 0\.05 s"), there:
+            await asyncio.Event().wait()
+
+    asyncio.run(scene())
+
+
 def test_errors_and_ends_pass() -> None:
     async def scene() -> None:
         with Patience(exchange(), 60, lambda: True, last=60):

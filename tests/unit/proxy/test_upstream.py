@@ -66,7 +66,20 @@ def test_one_that_never_answers_has_failed(keep_alive: bool) -> None:
         async with listening(server) as address, Upstream() as upstream:
             with pytest.raises(BackendFailed):
                 await ask(upstream, address, keep_alive=keep_alive)
-        assert server.requests == (2 if keep_alive else 1), "once more over a new connection, and no further"
+        assert server.requests == 1, "the connection was a new one"
+
+    asyncio.run(main())
+
+
+def test_a_new_connection_is_tried_once_in_place_of_a_kept_one() -> None:
+    async def main() -> None:
+        server = Server(patience=1)
+        async with listening(server) as address, Upstream() as upstream:
+            assert await ask(upstream, address) == b"ok"
+            server.patience = 0
+            with pytest.raises(BackendFailed):
+                await ask(upstream, address)
+        assert server.connections == 2
 
     asyncio.run(main())
 

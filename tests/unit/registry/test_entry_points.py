@@ -147,6 +147,18 @@ def test_the_block_list_wins_except_over_the_built_ins(install: Install, load: L
         registry.engine("acme")
 
 
+def test_a_name_in_a_list_that_nothing_has_is_told(install: Install, load: Load) -> None:
+    install("acme", ENGINE)
+    registry = load("acme", "amce", VIIWORK_BLOCK="other")
+    found = {(one.entry_point, one.state, one.reason) for one in registry.failed}
+    assert found == {
+        ("amce", "failed", "VIIWORK_PLUGINS names amce, and nothing installed is called so; did you mean acme?"),
+        ("other", "failed", "VIIWORK_BLOCK names other, and nothing installed is called so"),
+    }
+    with pytest.raises(ConfigError, match=r"no engine amce is installed .*; failed to load: amce, other"):
+        registry.engine("amce")
+
+
 def test_only_the_core_is_builtin(install: Install, load: Load) -> None:
     install("builtin", "raise RuntimeError", distribution="sly")
     states = {found.distribution: found.state for found in load().records if found.entry_point == "builtin"}

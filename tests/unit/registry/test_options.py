@@ -9,9 +9,10 @@ import pytest
 from viiwork_core.builtin.priced import Fastest
 from viiwork_core.builtin.seeds import Seeds, SeedsOptions
 from viiwork_core.config.load import parse_config
+from viiwork_core.config.unsound import UnsoundConfig
 from viiwork_core.contracts.options import NoOptions
 from viiwork_core.errors import ConfigError
-from viiwork_core.registry.options import Resolved, resolve
+from viiwork_core.registry.options import Resolved, resolve, with_the_rest
 from viiwork_core.registry.registry import Registry
 
 from .conftest import ENGINE, Install
@@ -109,7 +110,8 @@ models:
         "mesh.radoi (line 3): no discovery radoi is installed (installed: letter, radio, seeds); "
         "did you mean radio? or pip install viiwork-discovery-radoi",
         "mesh.radio.chanel (line 4): unknown key; did you mean channel?",
-        "routing.policy (line 5): no routing policy fancy is installed (installed: cache_aware, fastest, least_busy, picky, round_robin); "
+        "routing.policy (line 5): no routing policy fancy is installed "
+        "(installed: cache_aware, fastest, least_busy, picky, round_robin); "
         "pip install viiwork-fancy",
         "models[0].acme.binray (line 12): unknown key; did you mean binary?",
         "models[0].acme.layers (line 13): must be a valid integer, unable to parse string as an integer",
@@ -183,3 +185,49 @@ def test_a_network_may_be_a_discoverys_name(read: Read) -> None:
         "mesh.network (line 1): no installed discovery serves wifi; "
         "set it to one of lan, letter, none, radio, seeds, tailnet"
     ]
+
+
+UNSOUND = """
+nod: 1
+mesh: {network: none, bind_prt: 7}
+routing: {policy: nope, queue_max: many}
+models:
+- {name: a, engine: acme_cpu, context: 1, acme_cpu: {layer: 3}}
+- {name: a b, engine: amce_cpu, context: 1}
+- {name: c, engine: acme, context: 0, acme: {layers: x}}
+- {name: d, engine: acme_cpu, context: 1, acme_cp: {layers: x}}
+- {name: e, engine: [acme], context: 1}
+- text
+"""
+
+
+def test_what_the_first_pass_finds_hides_nothing_from_the_second(install: Install, load: Load) -> None:
+    install("acme", ENGINE)
+    with pytest.raises(UnsoundConfig) as caught:
+        parse_config(UNSOUND, {"HOME": "/h"})
+    lines = with_the_rest(caught.value, load("acme")).message.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "nod (line 2)",
+        "mesh.bind_prt (line 3)",
+        "routing.queue_max (line 4)",
+        "routing.policy (line 4)",
+        "models[0].acme_cpu.layer (line 6)",
+        "models[1].name (line 7)",
+        "models[1].engine (line 7)",
+        "models[2].context (line 8)",
+        "models[3].acme_cp (line 9)",
+        "models[4].engine (line 10)",
+        "models[5] (line 11)",
+    ]
+    assert lines[4].endswith("did you mean layers?")
+    assert "no engine amce_cpu is installed (installed: acme, acme_cpu, external); did you mean acme_cpu?" in lines[6]
+    assert lines[8].endswith("did you mean acme_cpu?")
+
+
+@pytest.mark.parametrize(
+    "text", ["models: 5\n", "routing: 5\n", "mesh: 5\n", "routing: {policy: 5}\n", "mesh: {network: none, a: 1}\n"]
+)
+def test_blocks_that_are_none_are_told_once(load: Load, text: str) -> None:
+    with pytest.raises(UnsoundConfig) as caught:
+        parse_config("mesh: {network: none}\n" * ("mesh" not in text) + text, {"HOME": "/h"})
+    assert with_the_rest(caught.value, load()).message == caught.value.message

@@ -162,6 +162,19 @@ def test_a_discovery_that_is_told_where_to_look_is_tried(check: Check) -> None:
     assert "'nowhere' is not ip:port" in result.output
 
 
+def test_a_kind_without_a_kit_is_loaded_and_no_more(check: Check) -> None:
+    result = check("""
+        class Mine(DoctorCheck):
+            name = "mine"
+            async def run(self, context): return []
+
+        @hookimpl
+        def viiwork_register_doctor_check(): return Mine
+    """)
+    assert result.exit_code == 0, result.output
+    assert "there is none for this kind" in result.output
+
+
 def test_a_cache_transfer_needs_a_case(check: Check) -> None:
     result = check(ENGINE + CACHE)
     assert result.exit_code == 0, result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,3 +142,11 @@ def test_an_upload_must_be_signed() -> None:
         SECURED.upload(scope(method="PUT"))
     with pytest.raises(Unauthorized, match="secured mesh"):
         OPEN.upload(scope(*signed(STREAMED, method="PUT"), method="PUT"))
+
+
+def test_in_an_open_mesh_uploads_come_from_a_member_s_address_and_only_where_that_is_wanted() -> None:
+    wanted = replace(OPEN, open_uploads=True)
+    assert wanted.upload(scope(("X-Viiwork-Node", "peer"), method="PUT")) is None
+    for headers, client in ([], "127.0.0.2"), ([("X-Viiwork-Node", "peer")], "127.0.0.3"):
+        with pytest.raises(Unauthorized, match="members"):
+            wanted.upload(scope(*headers, method="PUT", client=client))

@@ -1,0 +1,119 @@
+"""The API of a node as a client sees it, asked without a library of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import httpx
+import msgspec
+
+from viiwork_core.errors import ViiworkError
+
+CHAT: Final = "/v1/chat/completions"
+ASK_S: Final = 10.0
+"""For what a node knows without asking an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Any case."""
+
+    json: Any
+    """None: it is no JSON."""
+
+    seconds: float
+
+    @property
+    def error(self) -> str:
+        """Why it was refused, in the words of whoever refused."""
+        found = self.json.get("error") if isinstance(self.json, dict) else None
+        words = found.get("message") if isinstance(found, dict) else found
+        return str(words or f"status {self.status}")[:300]
+
+    @property
+    def usage(self) -> tuple[int, int, int]:
+        """Tokens of the prompt, how many of them were in the cache, and tokens written; 0 where it does not say."""
+        usage = self.json.get("usage") if isinstance(self.json, dict) else None
+        usage = usage if isinstance(usage, dict) else {}
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+        return usage.get("prompt_tokens") or 0, cached or 0, usage.get("completion_tokens") or 0
+
+
+class Api:
+    """One node's API. `async with` opens and closes it. All raise ViiworkError when nothing answers."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        """`url`: http://HOST:PORT; `timeout`: seconds that an engine's answer may take."""
+        self.url, self._timeout = url, timeout
+
+    async def __aenter__(self) -> Self:
+        # As many at once as a check wants: how many the node lets through is what is looked at.
+        limits = httpx.Limits(max_connections=None)
+        self._http = httpx.AsyncClient(trust_env=False, limits=limits, timeout=self._timeout)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, *, at: str | None = None) -> Any:
+        """The JSON of a 200; `at`: another node's ip:port. Raises ViiworkError for all else."""
+        base = f"http://{at}" if at else self.url
+        reply = await self._send("GET", base + path, None, {}, ASK_S)
+        if reply.status != httpx.codes.OK or reply.json is None:
+            raise ViiworkError(f"{base}{path} answers {reply.status}")
+        return reply.json
+
+    async def text(self, path: str) -> str:
+        """The text of an answer."""
+        try:
+            return (await self._http.get(self.url + path, timeout=ASK_S)).text
+        except httpx.HTTPError as error:
+            raise ViiworkError(f"{self.url}{path} does not answer: {_words(error)}") from error
+
+    async def ask(
+        self,
+        body: Mapping[str, Any],
+        *,
+        host: str | None = None,
+        session: str | None = None,
+        at: str | None = None,
+        path: str = CHAT,
+    ) -> Reply:
+        """One request for an answer; `host`: the node that is to serve it, `at`: another one to send it to."""
+        query = f"?{urlencode({'host': host})}" if host else ""
+        headers = {"X-Session-Id": session} if session else {}
+        return await self._send(
+            "POST", f"{f'http://{at}' if at else self.url}{path}{query}", body, headers, self._timeout
+        )
+
+    async def _send(
+        self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: float
+    ) -> Reply:
+        began = time.monotonic()
+        try:
+            answer = await self._http.request(method, url, json=body, headers=headers, timeout=timeout)
+        except httpx.TimeoutException as error:
+            raise ViiworkError(f"{url} gave no answer within {timeout:g} s") from error
+        except httpx.HTTPError as error:
+            raise ViiworkError(f"{url} does not answer: {_words(error)}") from error
+        try:
+            found = msgspec.json.decode(answer.content)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = None
+        return Reply(answer.status_code, answer.headers, found, time.monotonic() - began)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,165 @@
+"""viiwork doctor, also called accept: everything that can be wrong with this machine and its node, looked at in turn.
+
+Exit status: 0 when all is well, 1 when there are warnings, 2 when there are problems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from viiwork_core.cli.doctor.api import Api
+from viiwork_core.cli.doctor.binaries import binaries
+from viiwork_core.cli.doctor.caches import caches
+from viiwork_core.cli.doctor.clock import clock
+from viiwork_core.cli.doctor.configuration import configuration, files, refusals
+from viiwork_core.cli.doctor.gpus import gpus
+from viiwork_core.cli.doctor.mesh import mesh
+from viiwork_core.cli.doctor.models import models
+from viiwork_core.cli.doctor.node import node
+from viiwork_core.cli.doctor.plugins import plugins
+from viiwork_core.cli.doctor.port_commands import ports as ports_group
+from viiwork_core.cli.doctor.ports import ports
+from viiwork_core.cli.doctor.report import Report
+from viiwork_core.cli.doctor.saturation import saturation
+from viiwork_core.cli.doctor.situation import Check, Machine, Running, Situation, ok, problem, warning
+from viiwork_core.cli.operator import Operator, dialled
+from viiwork_core.config.load import load_config
+from viiwork_core.config.schema import Config
+from viiwork_core.contracts.doctor import Finding
+from viiwork_core.errors import ConfigError, ViiworkError
+from viiwork_core.observe.logging import setup_logging
+from viiwork_core.registry.entry_points import load_plugins
+from viiwork_core.registry.options import resolve
+
+CHECKS: Final[dict[str, Check]] = {
+    "config": configuration,
+    "files": files,
+    "binaries": binaries,
+    "gpus": gpus,
+    "node": node,
+    "ports": ports,
+    "clock": clock,
+    "mesh": mesh,
+    "models": models,
+    "kv_share": caches,
+    "saturate": saturation,
+}
+PLUGINS: Final = "plugins"
+SATURATE: Final = "saturate"
+NODE: Final = "node"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the operator said."""
+
+    file: Path | None
+    url: str | None
+    topics: tuple[str, ...]
+    timeout: float
+
+
+@click.group(invoke_without_command=True)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="This machine's configuration.")
+@click.option("--url", help="Look at the node at http://HOST:PORT and its mesh only, not at this machine.")
+@click.option("--only", multiple=True, type=click.Choice([*CHECKS, PLUGINS]), help="Only this topic; may be repeated.")
+@click.option("--saturate", is_flag=True, help="Also fill all slots of each model of the node, for some seconds.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=120.0, help="Seconds that one answer may take; 120.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list: topic, level, what, remedy.")
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    file: Path | None,
+    url: str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    *,
+    saturate: bool,
+    as_json: bool,
+) -> None:
+    """Look for what is wrong with this machine and its node, and say what to do about it.
+
+    Without a node it looks at what stands in the way of one; of a node that runs, it asks each model for short answers
+    besides, here and through other members. It changes nothing. Exits with 0 when all is well, 1 when there are
+    warnings, 2 when there are problems.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    wanted = only or tuple(name for name in (*CHECKS, PLUGINS) if name != SATURATE)
+    topics = tuple(dict.fromkeys((*wanted, *([SATURATE] if saturate else []))))
+    setup_logging(json=False, level="critical")
+    report = Report(os.environ, as_json=as_json)
+    asyncio.run(_look(Wishes(file, url, topics, timeout), report))
+    sys.exit(report.end())
+
+
+doctor.add_command(ports_group)
+
+
+async def _look(wishes: Wishes, report: Report) -> None:
+    machine, config = None, None
+    try:
+        config = load_config(wishes.file, os.environ)
+        if wishes.url is None:
+            registry = load_plugins(os.environ)
+            machine = Machine(config, registry, resolve(config, registry))
+    except ConfigError as error:
+        # A node may run with an older version of the file, and is looked at all the same.
+        report.add("config", refusals(error, wishes.file))
+    async with AsyncExitStack() as stack:
+        running = await _running(wishes, config, stack, report)
+        situation = Situation(os.environ, wishes.timeout, machine, running)
+        for topic in (name for name in CHECKS if name in wishes.topics):
+            report.add(topic, await _checked(CHECKS[topic], situation))
+        if PLUGINS in wishes.topics:
+            for name, found in await plugins(situation):
+                report.add(name, found)
+        if not report.told:
+            report.add(NODE, [ok("nothing of that can be looked at while no node runs")])
+
+
+async def _checked(check: Check, situation: Situation) -> Sequence[Finding]:
+    try:
+        return await check(situation)
+    except ViiworkError as error:
+        return [problem(error.message, error.remedy or "see the node's log, and try again")]
+
+
+async def _running(wishes: Wishes, config: Config | None, stack: AsyncExitStack, report: Report) -> Running | None:
+    """The node that is meant, if it answers; a finding where one should."""
+    try:
+        url = dialled(_url(wishes, config))
+    except ViiworkError as error:
+        if wishes.url is not None:
+            report.add(NODE, [problem(error.message, error.remedy or "write http://HOST:PORT")])
+        elif config is not None and NODE in wishes.topics:
+            report.add(NODE, [ok("no node runs here: what needs one is left out")])
+        return None
+    api = await stack.enter_async_context(Api(url, wishes.timeout))
+    try:
+        status, cluster = await api.get("/v1/status"), await api.get("/v1/cluster")
+        return Running(api, status, cluster)
+    except ViiworkError as error:
+        if wishes.url is not None:
+            report.add(NODE, [problem(error.message, "see that a node runs there, and that its port is reached")])
+        else:
+            what = f"the node that is noted in node.state_dir does not answer: {error.message}"
+            report.add(NODE, [warning(what, "start it again; see in its log why it ended")])
+        return None
+
+
+def _url(wishes: Wishes, config: Config | None) -> str:
+    if wishes.url is not None:
+        return Operator.checked(wishes.url)
+    if config is None:
+        raise ConfigError("the configuration cannot be read")
+    return Operator.here(config).api
