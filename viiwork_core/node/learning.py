@@ -190,11 +190,14 @@ class Learning:
     def _remember(self, exchange: Exchange, *, hop: bool) -> None:
         request, reply, now = exchange.request, exchange.reply, self._clock.monotonic()
         session, total = request.query.session, exchange.usage.total
-        if session is None or request.link is None or reply is None or total is None:
+        if session is None or reply is None or total is None:
             return
-        turn = (self._caches.turn_of(session) if self._caches else 0) + 1
+        # What shows no messages is known by its session alone.
+        link = int(session[:16], 16) if request.link is None else request.link
+        # What ran here was given its number then: by now the caches may count it already.
+        turn = exchange.turn or (self._caches.turn_of(session) if self._caches else 0) + 1
         mark = self._hashes.mark(call=reply.call, text=reply.text)
-        head = Head(request.link, mark, session, total, turn, backend=exchange.backend)
+        head = Head(link, mark, session, total, turn, backend=exchange.backend)
         model = request.query.model
         if exchange.peer is None:
             self._published.ended(model, head, now)

@@ -90,6 +90,9 @@ class Exchange:
     first_byte_at: float | None = None
     """Monotonic time of the first byte of the answer's body."""
 
+    turn: int | None = None
+    """Number of the session's turn, where it ran on this node."""
+
     reply: Reply | None = None
     """The beginning of the answer; None: there is no good one."""
 

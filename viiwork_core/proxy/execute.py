@@ -155,6 +155,7 @@ class Executor:
         headers, body = self._headers(request, wire), self._body(request, reservation, wire)
         if turn is not None:
             await self._caches.before(turn)
+            exchange.turn = self._caches.turn_of(turn.session) + 1
         self._caches.occupy(reservation, request.query.session)
         self._book.enter(reservation, SlotState.RUNNING)
         sending = self._upstream.post(

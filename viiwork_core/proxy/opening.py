@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from viiwork_core.proxy.body import Body
+from viiwork_core.proxy.body import Body, first_byte
 
 FIELDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "/v1/chat/completions": ("messages", ("tools",)),
@@ -18,9 +18,15 @@ FIELDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def messages(path: str, body: Body) -> Sequence[msgspec.Raw]:
-    """The messages of a request; none where the path or the body has no list of them."""
+    """The messages of a request; none where the path or the body has no list of them. A plain text in place of the
+    list is one message of the user's."""
     fields = FIELDS.get(path)
-    return (body.items(fields[0]) or ()) if fields is not None else ()
+    if fields is None:
+        return ()
+    whole = body.written(fields[0])
+    if whole is not None and first_byte(whole) == b'"':
+        return (msgspec.Raw(b'{"role":"user","content":' + bytes(whole) + b"}"),)
+    return body.items(fields[0]) or ()
 
 
 def opening(path: str, model: str, body: Body) -> list[bytes]:

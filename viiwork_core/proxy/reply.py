@@ -1,6 +1,6 @@
 """The beginning of a reply, read as its bytes pass: what tells it from another, and when its first token came.
 
-Knows the streams and bodies of /v1/chat/completions, /v1/messages and /v1/responses.
+Knows the streams and bodies of /v1/chat/completions, /v1/completions, /v1/messages and /v1/responses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ LONGEST_LINE: Final = 64 * 1024
 """Bytes of an unfinished line that are kept. A longer one is not read."""
 
 _NULL: Final = msgspec.Raw(b"null")
+_THOUGHTS: Final = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 _CALLS: Final = (b'"tool_calls"', b'"tool_use"', b'"function_call"')
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -43,6 +44,7 @@ class _Choice(msgspec.Struct):
     index: int = 0
     delta: _Delta | None = None
     message: _Delta | None = None
+    text: str | None = None
 
 
 class _Event(msgspec.Struct):
@@ -114,11 +116,13 @@ class Reply:
         self.id = self.id or (named.id if named else None) or event.id
         for choice in event.choices or ():
             if choice.index == 0:
-                self._said(choice.delta or choice.message)
+                self._said(choice.delta or choice.message or _Delta(text=choice.text))
         if event.type == "content_block_delta":
             self._said(_delta.decode(event.delta))
         elif event.type == "response.output_text.delta":
             self._said(_Delta(text=_string.decode(event.delta)))
+        elif event.type in _THOUGHTS:
+            self._said(_Delta(thinking=_string.decode(event.delta)))
         self._blocks([block for block in (event.content_block, event.item) if block is not None])
         self._blocks(event.content or ())
         for item in event.output or ():

@@ -1,6 +1,8 @@
 """How many tokens an answer read, reused and wrote, taken from the end of its bytes as they pass.
 
-llama.cpp says it in `timings` (cache_n, prompt_n, predicted_n), which come unasked; others in OpenAI's `usage`.
+llama.cpp says it in `timings` (cache_n, prompt_n, predicted_n), which come unasked; others in `usage`, whose names are
+those of OpenAI's chat, of its responses or of Anthropic's messages. A stream of messages tells of its prompt at its
+beginning.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ object: a plain answer longer than PLAIN is not read."""
 
 PLAIN = 4 * 1024 * 1024
 
+HEAD = 4 * 1024
+"""Bytes of a stream's beginning that are kept."""
+
 
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
@@ -27,6 +32,13 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
+    input_tokens: int | None = None
+    """Of responses the whole prompt, of messages what was neither read from a cache nor written to one."""
+
+    output_tokens: int | None = None
+    input_tokens_details: _PromptDetails | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
 
 
 class _Timings(msgspec.Struct):
@@ -35,12 +47,25 @@ class _Timings(msgspec.Struct):
     predicted_n: int | None = None
 
 
+_NULL = msgspec.Raw(b"null")
+
+
 class _Answer(msgspec.Struct):
     usage: _Usage | None = None
     timings: _Timings | None = None
+    response: msgspec.Raw = _NULL
+    """Of a stream of responses, in its last event."""
+
+    message: msgspec.Raw = _NULL
+    """Of a stream of messages, in its first."""
+
+
+class _Within(msgspec.Struct):
+    usage: _Usage | None = None
 
 
 _answer = msgspec.json.Decoder(_Answer)
+_within = msgspec.json.Decoder(_Within)
 
 
 class AnswerEnd:
@@ -51,9 +76,12 @@ class AnswerEnd:
         self._limit = TAIL if stream else PLAIN
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._head = b""
 
     def feed(self, chunk: bytes) -> None:
         """See the next bytes of the answer."""
+        if self._stream and len(self._head) < HEAD:
+            self._head += chunk[: HEAD - len(self._head)]
         self._chunks.append(chunk)
         self._size += len(chunk)
         while self._size - len(self._chunks[0]) > self._limit:
@@ -82,7 +110,14 @@ class AnswerEnd:
         if not _tells(text):
             return Usage()
         found = (_read(data) for data in _data_from_end(text) if _tells(data))
-        return next((usage for usage in found if usage is not None), Usage())
+        last = next((usage for usage in found if usage is not None), Usage())
+        return last if last.prompt is not None else self._with_prompt(last)
+
+    def _with_prompt(self, last: Usage) -> Usage:
+        """The same with what the stream's beginning says of the prompt."""
+        found = (_read(data) for data in _data_from_end(self._head) if _tells(data))
+        told = next((usage for usage in found if usage is not None and usage.prompt is not None), last)
+        return Usage(told.prompt, told.cached, last.completion)
 
 
 def _tells(text: bytes) -> bool:
@@ -107,9 +142,21 @@ def _read(text: bytes) -> Usage | None:
     if answer.timings is not None and answer.timings.prompt_n is not None:
         cached = answer.timings.cache_n or 0
         return Usage(answer.timings.prompt_n + cached, cached, answer.timings.predicted_n)
-    if answer.usage is not None:
-        details = answer.usage.prompt_tokens_details
-        return Usage(
-            answer.usage.prompt_tokens, details.cached_tokens if details else None, answer.usage.completion_tokens
-        )
-    return None
+    usage = answer.usage or _inner(answer.response) or _inner(answer.message)
+    return None if usage is None else _counts(usage)
+
+
+def _inner(raw: msgspec.Raw) -> _Usage | None:
+    try:
+        return _within.decode(raw).usage
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _counts(usage: _Usage) -> Usage:
+    if usage.input_tokens is None and usage.output_tokens is None:
+        details = usage.prompt_tokens_details
+        return Usage(usage.prompt_tokens, details.cached_tokens if details else None, usage.completion_tokens)
+    fresh, read, details = usage.input_tokens, usage.cache_read_input_tokens, usage.input_tokens_details
+    prompt = None if fresh is None else fresh + (read or 0) + (usage.cache_creation_input_tokens or 0)
+    return Usage(prompt, details.cached_tokens if details and read is None else read, usage.output_tokens)

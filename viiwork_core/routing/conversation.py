@@ -31,6 +31,13 @@ class _Message(msgspec.Struct):
     tool_call_id: str = ""
 
 
+class _Item(msgspec.Struct):
+    """Of a response, which is a list of such: thoughts, calls and messages."""
+
+    type: str = ""
+    call_id: str = ""
+
+
 class _Part(msgspec.Struct):
     type: str = ""
     text: Raw = _NULL
@@ -42,6 +49,7 @@ class _Named(msgspec.Struct):
 
 
 _message = msgspec.json.Decoder(_Message)
+_item = msgspec.json.Decoder(_Item)
 _parts = msgspec.json.Decoder(list[Raw])
 _part = msgspec.json.Decoder(_Part)
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -114,10 +122,13 @@ class Chain:
         return self.links[-1] if self.links else None
 
     def mark(self, place: int) -> Mark:
-        """The mark of the message at `place`, as the reply that it may have been."""
+        """The mark of the message at `place`, as the reply that it may have been, or as the beginning of one."""
         try:
+            while place + 1 < len(self.messages) and _item.decode(self.messages[place]).type == "reasoning":
+                place += 1  # thoughts may be left out of what a client repeats
             message = _message.decode(self.messages[place])
-            return self.hashes.mark(call=_call_id(message), text="".join(_texts(message.content)))
+            call = _call_id(message) or _item_call(self.messages[place])
+            return self.hashes.mark(call=call, text="".join(_texts(message.content)))
         except _UNREADABLE:
             return Mark()
 
@@ -173,6 +184,12 @@ def _call_id(message: _Message) -> str | None:
     if _kind(message.content) == b"[":
         return next((part.id for part in _named.decode(message.content) if part.type == "tool_use" and part.id), None)
     return None
+
+
+def _item_call(raw: Raw) -> str | None:
+    """The id of a call that is an item of its own, in OpenAI's responses."""
+    item = _item.decode(raw)
+    return item.call_id if item.type == "function_call" else None
 
 
 def _texts(content: Raw) -> Iterable[str]:

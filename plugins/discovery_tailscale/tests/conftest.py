@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from tailscaled import Tailscaled  # found by the line above
+from viiwork_discovery_tailscale.testing.tailscaled import Tailscaled
 
 
 @pytest.fixture

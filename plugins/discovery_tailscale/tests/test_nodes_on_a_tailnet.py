@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tailscaled import Tailscaled, machine, needs_login, status
+
+from viiwork_discovery_tailscale.testing.tailscaled import Tailscaled, machine, needs_login, status
 
 HERE, THERE, SILENT = "127.0.0.71", "127.0.0.72", "127.0.0.73"
 SECRET = base64.b64encode(secrets.token_bytes(32)).decode()

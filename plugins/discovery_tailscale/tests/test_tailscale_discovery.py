@@ -11,7 +11,6 @@ from typing import Any
 import pluggy
 import pytest
 from pydantic import ValidationError
-from tailscaled import OWN, Tailscaled, machine, needs_login, status
 
 import viiwork_discovery_tailscale
 from viiwork_core import Card, CommandOutput, Context, DiscoveryFailed, EngineRefused, Sighting, hookspecs
@@ -19,6 +18,7 @@ from viiwork_discovery_tailscale import daemon
 from viiwork_discovery_tailscale.daemon import Daemon
 from viiwork_discovery_tailscale.discovery import TailscaleDiscovery
 from viiwork_discovery_tailscale.options import DEFAULT_SOCKET, TailscaleOptions
+from viiwork_discovery_tailscale.testing.tailscaled import OWN, Tailscaled, machine, needs_login, status
 
 CARD = Card("me", "1", f"{OWN}:7946", "default")
 

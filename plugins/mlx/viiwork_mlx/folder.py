@@ -104,5 +104,5 @@ def _count(config: Mapping[str, object], key: str) -> int | None:
 
 
 def refusal(spec: Spec, key: str, reason: str, remedy: str) -> ConfigError:
-    """One sentence that names the model, the key, what is wrong and what to do."""
-    return ConfigError(f"model {spec.model}: {key}: {reason}; {remedy}", remedy=remedy)
+    """Why the model cannot be started: `key` is what must be changed."""
+    return ConfigError(f"model {spec.model}: {key}: {reason}", remedy=remedy)

@@ -213,6 +213,7 @@ def test_more_than_eight_slots_are_refused(context: Context, tmp_path: Path) -> 
         (("--open", "--lazy"), "--lazy"),
         (("--idle-unload", "60"), "--idle-unload"),
         (("--port", "8080"), "--port"),
+        (("--host", "0.0.0.0"), "--host"),
     ],
 )
 def test_some_flags_are_not_the_operators(context: Context, tmp_path: Path, args: tuple[str, ...], flag: str) -> None:

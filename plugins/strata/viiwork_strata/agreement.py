@@ -25,6 +25,7 @@ _BATCH = {"--batch", "--slots"}
 _NO_SESSIONS = ("--batch", "--slots", "--layer-split", "--peer-device")
 _OWN_FLAGS = {
     "--config": "set the model's `path` instead",
+    "--host": "leave it out: the server listens on this machine only, and viiwork's api.keys guard it",
     "--port": "leave it out: viiwork chooses the port",
     "--api-key": "leave it out: viiwork asks the server without one, and it would show in the process list",
     "--lazy": "leave it out: viiwork waits until the model is loaded",

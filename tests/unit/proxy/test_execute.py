@@ -43,6 +43,9 @@ class Caches:
         if self.before_it is not None:
             await self.before_it(turn)
 
+    def turn_of(self, session: str) -> int:
+        return len(self.turns)
+
     def occupy(self, reservation: object, session: object) -> None:
         pass
 

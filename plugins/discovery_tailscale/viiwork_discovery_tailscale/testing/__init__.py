@@ -1,0 +1,1 @@
+"""A stand-in for tailscaled, and what the plugin is tried with."""

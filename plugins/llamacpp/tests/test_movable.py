@@ -1,0 +1,58 @@
+"""A model whose restored caches llama-server does not use is not shared, and the operator is told why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from viiwork_core import Address, Context, EngineRefused, Spec
+from viiwork_llamacpp.cache import LlamaCppCache
+from viiwork_llamacpp.options import LlamaCppOptions
+
+GEMMA = {"general.architecture": "gemma3", "gemma3.attention.sliding_window": 512}
+JAMBA = {"general.architecture": "jamba", "jamba.ssm.state_size": 16}
+
+
+def write(path: Path, values: dict[str, str | int]) -> Path:
+    import gguf
+
+    writer = gguf.GGUFWriter(path, str(values["general.architecture"]))
+    for key, value in values.items():
+        if isinstance(value, int):
+            writer.add_uint32(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def fingerprint(context: Context, spec: Spec) -> None:
+    cache = LlamaCppCache(LlamaCppOptions(binary=sys.executable), context)
+    asyncio.run(cache.fingerprint(spec, Address("127.0.0.1", 1)))
+
+
+@pytest.mark.parametrize(
+    ("values", "args", "remedy"),
+    [(GEMMA, (), "--swa-full"), (JAMBA, (), "remove kv_share"), (JAMBA, ("--swa-full",), "remove kv_share")],
+)
+def test_it_says_no_before_anything_is_saved(
+    context: Context, spec: Spec, tmp_path: Path, values: dict[str, str | int], args: tuple[str, ...], remedy: str
+) -> None:
+    path = write(tmp_path / "other.gguf", values)
+    with pytest.raises(EngineRefused, match="not used") as refused:
+        fingerprint(context, replace(spec, path=path, args=args))
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("args", "env"), [(("--swa-full",), {}), (("--swa_full",), {}), ((), {"LLAMA_ARG_SWA_FULL": "1"})]
+)
+def test_a_sliding_window_that_is_kept_whole_may_move(
+    context: Context, spec: Spec, tmp_path: Path, args: tuple[str, ...], env: dict[str, str]
+) -> None:
+    fingerprint(context, replace(spec, path=write(tmp_path / "other.gguf", GEMMA), args=args, env=env))
