@@ -1,8 +1,8 @@
 """Measure caches that move between two nodes: python -m bench.kv [--quick].
 
 Two nodes on 127.0.0.1 and 127.0.0.2 serve SmolLM2; a conversation of 3,000 tokens changes the host. Then a replica of
-1 GiB goes over the loopback, beside file -> socket -> file + fsync on the same disk. Prints what it finds, and as its
-last line RESULT with the figures as JSON. docs/performance.md says what they mean.
+1 GiB goes over the loopback, beside file -> socket -> file + fsync on the same disk; the rest comes from the simulator.
+Prints what it finds, and as its last line RESULT with the figures as JSON. docs/performance.md says what they mean.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ from bench.mesh import tell
 from bench.nodes import Failed, Mesh, Node, until
 from bench.programs import free_port
 from demo.smollm2 import check_engine, model_path
+from viiwork_core import NoOptions
+from viiwork_core.builtin.priced import Fastest
 from viiwork_core.kvshare.arrivals import read_header
 from viiwork_core.kvshare.sealing import ReplicaHeader
 from viiwork_core.security.secret import MeshSecret, SessionKeys
+from viiwork_core.simulation.figures import figures
+from viiwork_core.simulation.run import simulate
+from viiwork_core.simulation.scenario import Names, load
 from viiwork_core.testing.tiny_model import WORDS
 
 MODEL = "smollm2"
@@ -40,8 +45,12 @@ FIRST, SECOND = "node-1", "node-2"
 OPENING, GROWTH = 2900, 80
 """Words of a conversation's first question, and of one that makes it 3 % longer; most are one token."""
 
-SIMULATED = ("sim_warm_none", "sim_warm_1gbe", "sim_warm_10gbe")
-"""Figures that this program does not measure."""
+SIMULATED = {
+    "sim_warm_none": "two-5090-none",
+    "sim_warm_1gbe": "two-5090",
+    "sim_warm_10gbe": "two-5090-10gbe",
+}
+"""Fields that the simulator gives, and their scenarios."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +252,13 @@ def transfers(folder: Path, size: Size) -> dict[str, float]:
     return {"transfer_vs_socket": round(median(shares), 3), "peak_extra_mib": round(max(peaks), 1)}
 
 
+def simulated(scenario: str) -> float:
+    """Percent of the changes of host in a scenario after which 90 % of the prompt is reused, with `fastest`."""
+    found = figures(simulate(load(scenario), lambda: Fastest(NoOptions()), Names.HEADER))
+    tell(f"simulated {scenario}: {found.switched} changes of host, {found.switched_warm:.1f} % of them warm")
+    return round(found.switched_warm, 1)
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="bench.kv", description="Measure caches that move between two nodes.")
@@ -262,7 +278,8 @@ def main() -> None:
             "delta_over_share": round(median(found.delta_over_share), 3),
             **transfers(Path(name), size),
         }
-    tell(f"RESULT {json.dumps(told | dict.fromkeys(SIMULATED))}")
+    told |= {name: simulated(scenario) for name, scenario in SIMULATED.items()}
+    tell(f"RESULT {json.dumps(told)}")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def main() -> None:
     free = simulated("affinity-study", LeastBusy, Names.NONE)
     header = simulated("affinity-study", Fastest, Names.HEADER)
     chain = simulated("affinity-study", Fastest, Names.CHAIN)
-    alike, fast = simulated("skewed", LeastBusy, Names.NONE), simulated("skewed", Fastest, Names.NONE)
+    alike, fast = simulated("skewed", LeastBusy, Names.NONE), simulated("skewed", Fastest, Names.CHAIN)
     decision = decision_ms()
     tell(f"a decision among {HOSTS} hosts: {decision:.3f} ms")
     tell(f"{conversations.SESSIONS} conversations with {conversations.BACKENDS} llama-servers, fastest and round_robin")

@@ -95,7 +95,8 @@ def test_it_measures_caches_that_move() -> None:
     assert word == "RESULT"
     figures = json.loads(told)
     assert figures.keys() == KV_FIELDS | SIMULATED
-    assert all(figures[name] is None for name in SIMULATED)
+    assert figures["sim_warm_none"] < figures["sim_warm_1gbe"] <= 100
+    assert figures["sim_warm_none"] < figures["sim_warm_10gbe"] <= 100
     assert figures["text_equal"] is True
     assert 0 < figures["switch_vs_cold"] < 1
     assert 0.9 < figures["delta_over_share"] <= 1.3

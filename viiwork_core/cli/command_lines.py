@@ -22,8 +22,7 @@ from viiwork_core.engines.gpus.inventory import Inventory, detect
 from viiwork_core.engines.plan import BackendPlan
 from viiwork_core.engines.surroundings import with_surroundings
 from viiwork_core.errors import ViiworkError
-from viiwork_core.node.plans import ContextFor, plan
-from viiwork_core.node.sharing import may_share
+from viiwork_core.node.plans import ContextFor, may_share, plan
 from viiwork_core.registry.options import Resolved, ResolvedModel
 
 _ASKER = "config-show"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
 from viiwork_core.contracts.policy import Policy
+from viiwork_core.errors import ConfigError
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.simulation.chart import chart
 from viiwork_core.simulation.figures import Figures, figures
 from viiwork_core.simulation.run import Run
 from viiwork_core.simulation.run import simulate as run_scenario
 from viiwork_core.simulation.scenario import Names, Scenario, load, shipped
-from viiwork_core.simulation.trace import agents, read
+from viiwork_core.simulation.trace import RecordedAgent, agents, read
 
 _ROWS = {
     "turns": "turns",
@@ -50,6 +51,7 @@ _ROWS = {
 )
 @click.option("--vs-names", type=click.Choice([name.value for name in Names]), help="The same for the second run.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay the sessions of a recorded trace (JSONL).")
+@click.option("--agents", "count", type=click.IntRange(1, 10_000), help="Another number of agents than the scenario's.")
 @click.option("--seed", type=int, help="Another seed than the scenario's.")
 @click.option("--json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--chart", "chart_to", type=click.Path(path_type=Path), help="Write a chart (SVG) there.")
@@ -60,6 +62,7 @@ def simulate(
     names: str,
     vs_names: str | None,
     trace: Path | None,
+    count: int | None,
     seed: int | None,
     json: bool,
     chart_to: Path | None,
@@ -68,18 +71,19 @@ def simulate(
     if scenario is None:
         click.echo("\n".join(shipped()))
         return
-    setting = load(scenario)
-    if seed is not None:
-        setting = msgspec.structs.replace(setting, seed=seed)
+    if chart_to is not None and chart_to.suffix != ".svg":
+        raise ConfigError(f"chart {chart_to}: charts are SVG", remedy="name a file that ends in .svg")
+    setting = _setting(scenario, count, seed)
+    recorded = _recorded(trace)
     pairs = [(policy, names)]
     if vs is not None or vs_names is not None:
         pairs.append((vs or policy, vs_names or names))
     made = [_policy(name) for name, _ in pairs]
-    runs = [_run(setting, make, Names(how), trace) for make, (_, how) in zip(made, pairs, strict=True)]
+    runs = [run_scenario(setting, make, Names(how), recorded()) for make, (_, how) in zip(made, pairs, strict=True)]
     results = [figures(run) for run in runs]
-    if chart_to is not None:
-        chart_to.write_text(chart(runs), encoding="utf-8")
     click.echo(jsonlib.dumps([one.as_dict() for one in results], indent=2) if json else _table(results))
+    if chart_to is not None:
+        _draw(runs, chart_to)
 
 
 def _policy(name: str) -> Callable[[], Policy]:
@@ -87,8 +91,28 @@ def _policy(name: str) -> Callable[[], Policy]:
     return lambda: cls(cls.Options())
 
 
-def _run(setting: Scenario, policy: Callable[[], Policy], names: Names, trace: Path | None) -> Run:
-    return run_scenario(setting, policy, names, agents(read(trace)) if trace is not None else ())
+def _setting(name: str, count: int | None, seed: int | None) -> Scenario:
+    setting = load(name)
+    if count is not None:
+        setting = msgspec.structs.replace(setting, agents=msgspec.structs.replace(setting.agents, count=count))
+    return setting if seed is None else msgspec.structs.replace(setting, seed=seed)
+
+
+def _recorded(trace: Path | None) -> Callable[[], Sequence[RecordedAgent]]:
+    """Makes the sessions of a trace, anew for each run; none without a trace."""
+    if trace is None:
+        return tuple
+    records = read(trace)
+    if not records:
+        raise ConfigError(f"trace {trace}: no request is recorded in it", remedy="let a node record some: routing.trace")
+    return lambda: agents(records)
+
+
+def _draw(runs: Sequence[Run], path: Path) -> None:
+    try:
+        path.write_text(chart(runs), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"chart {path}: {error}", remedy="name a file that can be written") from error
 
 
 def _table(results: list[Figures]) -> str:

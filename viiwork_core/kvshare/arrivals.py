@@ -61,6 +61,11 @@ class Arrival(Generic[_Kept]):
         self._hasher = blake3()
         self._written = 0
 
+    @property
+    def written(self) -> int:
+        """Bytes of the file so far."""
+        return self._written
+
     def write(self, blocks: Iterable[bytes]) -> None:
         """Append to the file; the first call makes it, mode 0600. Blocking.
 

@@ -6,62 +6,42 @@ Nothing here ever fails a turn. The worst is a cold one, with a line in the log 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-import anyio
 import anyio.to_thread
 import structlog
 
 from viiwork_core.clock import Clock
-from viiwork_core.contracts.cache import CacheTransfer, SessionRef
-from viiwork_core.contracts.engine import Spec
+from viiwork_core.contracts.policy import Score
 from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
 from viiwork_core.engines.states import BackendView
-from viiwork_core.errors import CacheRefused, ViiworkError
+from viiwork_core.errors import ViiworkError
 from viiwork_core.kvshare.holdings import Held, Holdings
-from viiwork_core.kvshare.planner import Import, Skip, check_count, judge, plan_import, plan_save, worth
-from viiwork_core.kvshare.receiving import receive, require_same
+from viiwork_core.kvshare.intake import Intake
+from viiwork_core.kvshare.moving import Moving
+from viiwork_core.kvshare.planner import (
+    Export,
+    Import,
+    Skip,
+    import_guess,
+    plan_import,
+    plan_save,
+    restore_deadline,
+    save_deadline,
+    unread,
+)
+from viiwork_core.kvshare.promises import Promises
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel
+from viiwork_core.kvshare.sealing import ReplicaLabel
 from viiwork_core.kvshare.sending import Save, SendCounts, Sender
+from viiwork_core.kvshare.shared_model import Control, SharedModel, Target, delete_saves
+from viiwork_core.kvshare.tally import Tally
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
-from viiwork_core.registry.guard import Guard
 
-ASK_S = 5.0
-MOVE_S = 60.0
-"""Deadline of a save or a restore: about 1 s a GB was measured, so this is far past the largest."""
-
-T = TypeVar("T")
+__all__ = ["Caches", "Control", "SharedModel", "Target"]
 
 _log = structlog.get_logger("viiwork.kv")
-
-
-class Control(Protocol):
-    """Runs work on the control loop, where plugins live, and waits for it on the data loop."""
-
-    async def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Await what `make` returns there. Cancelling the wait cancels the work."""
-        ...
-
-
-Target = Callable[[str, str, str, str], Member | None]
-"""(model, session, group, fingerprint) -> the member that the session would go to next, if its cache fits there."""
-
-
-@dataclass(frozen=True)
-class SharedModel:
-    """A model whose caches are shared."""
-
-    group: str
-    min_tokens: int
-    cache: CacheTransfer
-    specs: Mapping[str, Spec]
-    """By backend id."""
 
 
 class Caches:
@@ -78,33 +58,48 @@ class Caches:
         control: Control,
         target: Target,
         clock: Clock,
+        score: Callable[[str], Score | None] = lambda _: None,
+        buried: Callable[[str], int | None] = lambda _: None,
+        tally: Tally | None = None,
     ) -> None:
-        """`slotted`: whether a model's engine names its slots. No store or sender: nothing is shared."""
+        """`slotted`: whether a model's engine names its slots. No store or sender: nothing is shared.
+
+        `score`: how fast a model reads prompts here. `buried`: the turn up to which a session is forgotten.
+        """
         self._models: Mapping[str, SharedModel] = {}
         self._slotted: dict[str, bool] = {}
-        self._guards: dict[str, Guard] = {}
         self._book = book
         self._store = store
         self._sender = sender
         self._control = control
         self._target = target
         self._clock = clock
+        self._score = score
+        self._buried = buried
         self._holdings = Holdings()
-        self._promised: dict[Reservation, int] = {}
+        self._moving = Moving(clock)
         self._overtaken: set[Reservation] = set()
-        self.imports: Counter[tuple[str, str]] = Counter()
-        """(model, warmth or "unknown") -> turns that followed an import."""
+        self._saving: set[tuple[str, int, int | str]] = set()
+        """What engines are saving now; a turn that overtakes a save does not end it."""
 
+        self.tally = tally or Tally(clock)
+        self._promises = Promises(self.tally)
+        self._intake = Intake(book, store, self.tally, self.unmovable, buried)
         self.follow(models, slotted=slotted)
 
     def follow(self, models: Mapping[str, SharedModel], *, slotted: Mapping[str, bool]) -> None:
         """The models are these from now on. Turns of one that is gone end as they began."""
         for name, model in models.items():
-            known = self._models.get(name)
-            if known is None or known.cache is not model.cache:
-                self._guards[name] = Guard(f"cache transfer {model.cache.engine}", clock=self._clock)
+            if (known := self._models.get(name)) is not None and known.cache is not model.cache:
+                self._promises.follow(name)
+        self._moving.follow(models)
         self._models = models
         self._slotted.update(slotted)
+
+    @property
+    def imports(self) -> Counter[tuple[str, str]]:
+        """(model, warmth or "unknown") -> turns that followed an import."""
+        return self.tally.warmths
 
     @property
     def sends(self) -> SendCounts | None:
@@ -115,6 +110,28 @@ class Caches:
     def shares(self) -> bool:
         """Whether caches move at all here."""
         return self._store is not None
+
+    @property
+    def used_bytes(self) -> int:
+        """Of the replicas that lie here."""
+        return self._store.used if self._store else 0
+
+    def replicas(self) -> list[Replica]:
+        """The replicas that lie here."""
+        return self._intake.replicas()
+
+    def found(self, keys: Iterable[tuple[str, str]]) -> None:
+        """(model, session) of replicas that an earlier run of the node has left."""
+        self._intake.found(keys)
+
+    @property
+    def holdings(self) -> Holdings:
+        """What the engines are believed to hold."""
+        return self._holdings
+
+    def unmovable(self, model: str, fingerprint: str | None) -> bool:
+        """Whether the model has shown that moving its caches is of no use."""
+        return self._promises.off(model, fingerprint)
 
     def held(self, view: BackendView, session: str) -> tuple[int | None, int] | None:
         """The slot (None: the engine has none) where a backend holds a session, and how many tokens."""
@@ -128,15 +145,38 @@ class Caches:
 
     def turn_of(self, session: str) -> int:
         """The newest turn of a session that this node knows, 0 for none."""
-        return self._holdings.turn_of(session)
+        return max(self._holdings.turn_of(session), self._buried(session) or 0)
 
     def saw(self, session: str, turn: int) -> None:
         """Another node knows of this turn."""
         self._holdings.saw(session, turn)
 
+    async def forget(self, session: str) -> int:
+        """Drop all that this node keeps of a session. Returns how many replicas were dropped.
+
+        What an engine has in its own memory stays there until that is used for something else, and is not looked for.
+        """
+        turn = self.turn_of(session)
+        self._holdings.forget(session)
+        self._promises.forget(session)
+        # The counter stays: a later turn must not look like one that is forgotten.
+        self._holdings.saw(session, turn)
+        if self._store is None:
+            return 0
+        found = sum(self._store.find(model, session) is not None for model in self._models)
+        await anyio.to_thread.run_sync(self._store.forget, session)
+        # The sender finds that they are gone: those that wait, and those that deltas stand on.
+        await anyio.to_thread.run_sync(delete_saves, self._models, session)
+        return found
+
     def _place(self, reservation: Reservation) -> tuple[str, int, int | None]:
         slot = reservation.slot if self._slotted[reservation.model] else None
         return reservation.backend, reservation.incarnation, slot
+
+    def _where(self, turn: Turn) -> tuple[str, int, int | str]:
+        """What an action of an engine is about: a slot, or where there are none a session."""
+        backend, incarnation, slot = self._place(turn.reservation)
+        return backend, incarnation, turn.session if slot is None else slot
 
     def occupy(self, reservation: Reservation, session: str | None) -> None:
         """A request begins to run: what its slots held of other sessions is as good as gone.
@@ -155,38 +195,65 @@ class Caches:
     async def before(self, turn: Turn) -> None:
         """Import the session's replica into the reserved slot, if that pays."""
         model = turn.reservation.model
-        shared = self._models.get(model)
-        replica = self._store.find(model, turn.session) if self._store else None
+        shared, replica = self._models.get(model), self._store.find(model, turn.session) if self._store else None
         if shared is None or replica is None:
             return
         # A restarted node finds replicas that it has not seen arrive, and must not count on from before them.
         self._holdings.saw(turn.session, replica.header.turn)
-        decision = await self._decide(shared, turn, replica)
+        decision, read_s = await self._decide(shared, turn, replica)
         if isinstance(decision, Skip):
             _log.info("kv import skipped", model=model, session=turn.session, reason=decision.reason)
             return
         self._book.enter(turn.reservation, SlotState.RESTORING)
+        await self._import(shared, turn, decision.replica, restore_deadline(replica.header.length, read_s))
+
+    async def _import(self, shared: SharedModel, turn: Turn, replica: Replica, within_s: float) -> None:
+        assert self._store is not None, "the replica lies in it"
+        model, header, store, began = turn.reservation.model, replica.header, self._store, self._clock.monotonic()
+        told = {"model": model, "session": turn.session, "turn": header.turn, "bytes": header.length}
         try:
-            tokens = await self._control.call(lambda: self._restore(shared, turn, decision.replica))
+            tokens = await self._control.call(lambda: self._moving.restore(shared, turn, replica, store, within_s))
         except ViiworkError as error:
             # A failed restore empties the slot, so what it held is gone either way.
             self._holdings.clear(*self._place(turn.reservation), turn.session)
-            _log.warning("kv import failed", model=model, session=turn.session, reason=error.message)
+            took = self._clock.monotonic() - began
+            self.tally.import_failed(model, took, header.length, header.tokens, late=took >= within_s)
+            _log.warning("kv import failed", reason=error.message, seconds=round(took, 3), **told)
             return
-        self._promised[turn.reservation] = tokens
-        held = Held(turn.session, replica.header.turn, tokens)
-        self._holdings.put(*self._place(turn.reservation), held)
-        _log.info("kv imported", model=model, session=turn.session, tokens=tokens, turn=held.turn)
+        took = self._clock.monotonic() - began
+        self.tally.imported(model, took, header.length, header.tokens)
+        self._promises.made(turn.reservation, tokens, header.fingerprint)
+        self._holdings.put(*self._place(turn.reservation), Held(turn.session, header.turn, tokens))
+        reason = "the newest turn known here ran on another host"
+        _log.info("kv imported", tokens=tokens, seconds=round(took, 3), reason=reason, **told)
 
-    async def _decide(self, shared: SharedModel, turn: Turn, replica: Replica) -> Import | Skip:
-        view = self._book.find(turn.reservation.backend)
+    async def _decide(self, shared: SharedModel, turn: Turn, replica: Replica) -> tuple[Import | Skip, float | None]:
+        """Whether to import, and the seconds that reading the prompt would take instead; None: not known."""
+        view, model = self._book.find(turn.reservation.backend), turn.reservation.model
         if view is None:
-            return Skip("the backend is gone")
-        held = self._held_in(turn)
-        still = None
-        if held is not None and held.turn >= replica.header.turn:
-            still = await self._control.call(lambda: self._still(shared, turn))
-        return plan_import(replica=replica, held=held, fingerprint=view.fingerprint, context=view.context, still=still)
+            return Skip("the backend is gone"), None
+        if self.unmovable(model, view.fingerprint):
+            return Skip("restored caches of this model are of no use"), None
+        held, still, header = self._held_in(turn), None, replica.header
+        if held is not None:
+            # Never skip an import because one is remembered: the engine may have dropped it since.
+            still = await self._control.call(lambda: self._moving.still(shared, turn))
+        read_s = self._read_s(model, unread(held, still, header.tokens))
+        decision = plan_import(
+            replica=replica,
+            held=held,
+            fingerprint=view.fingerprint,
+            context=view.context,
+            still=still,
+            read_s=read_s,
+            import_s=self.tally.import_s(model, header.length) or import_guess(header.length),
+        )
+        return decision, read_s
+
+    def _read_s(self, model: str, tokens: int) -> float | None:
+        """What reading so many tokens takes here, beyond what every request does; None: not measured."""
+        score = self._score(model)
+        return None if score is None else score.ms_per_1k * tokens / 1e6
 
     def _held_in(self, turn: Turn) -> Held | None:
         backend, incarnation, slot = self._place(turn.reservation)
@@ -196,46 +263,12 @@ class Caches:
         held = self._holdings.at(backend, incarnation, slot)
         return held if held and held.session == turn.session else None
 
-    async def _still(self, shared: SharedModel, turn: Turn) -> int | None:
-        """What the engine says it still holds: never skip an import because one is remembered."""
-        reservation = turn.reservation
-        ref = SessionRef(turn.session, reservation.slot)
-        try:
-            spec = _spec(shared, reservation)
-            return await self._guards[reservation.model].call(
-                "holds", ASK_S, lambda: shared.cache.holds(spec, reservation.address, ref)
-            )
-        except ViiworkError:
-            return None
-
-    async def _restore(self, shared: SharedModel, turn: Turn, replica: Replica) -> int:
-        """On the control loop: verify, compare with the prompt, restore. The tokens that the turn should reuse."""
-        assert self._store is not None
-        reservation, cache, guard = turn.reservation, shared.cache, self._guards[turn.reservation.model]
-        spec = _spec(shared, reservation)
-        path = _folder(spec) / f"{turn.session}.restore"
-        link = not cache.limits.refuses_links
-        await anyio.to_thread.run_sync(partial(self._store.verified_copy, replica, path, link=link))
-        try:
-            file = await anyio.to_thread.run_sync(cache.read, path)
-            covered = await guard.call(
-                "covers", ASK_S, lambda: cache.covers(spec, reservation.address, file, turn.path, turn.body)
-            )
-            promised = worth(replica.header.tokens, covered, extends_only=cache.limits.extends_only)
-            ref = SessionRef(turn.session, reservation.slot)
-            restored = await guard.call(
-                "restore", MOVE_S, lambda: cache.restore(spec, reservation.address, ref, path.name)
-            )
-        finally:
-            path.unlink(missing_ok=True)
-        return min(promised, restored)
-
     # After a turn
 
     async def after(self, turn: Turn, usage: Usage) -> None:
         """Note what the slot holds now, and save and send it if that pays. Inside the reservation."""
-        number = self._holdings.next_turn(turn.session)
-        self._check_promise(turn, usage)
+        number = self.turn_of(turn.session) + 1
+        self._promises.ended(turn, usage, number)
         place = self._place(turn.reservation)
         if usage.total is None:
             self._holdings.clear(*place, turn.session)
@@ -251,91 +284,66 @@ class Caches:
         if self._book.saving(turn.reservation):
             self._overtaken.add(turn.reservation)
 
-    def _check_promise(self, turn: Turn, usage: Usage) -> None:
-        promised = self._promised.pop(turn.reservation, None)
-        if promised is None:
-            return
-        verdict = judge(promised_tokens=promised, cached_tokens=usage.cached, prompt_tokens=usage.prompt)
-        self.imports[turn.reservation.model, verdict.warmth if verdict else "unknown"] += 1
-        told = {"model": turn.reservation.model, "session": turn.session, "promised": promised, "cached": usage.cached}
-        if verdict is None or verdict.kept:
-            _log.info("kv import used", warmth=verdict.warmth if verdict else None, **told)
-        else:
-            _log.warning("kv import useless", warmth=verdict.warmth, **told)
-
     async def _export(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> None:
         model, view = turn.reservation.model, self._book.find(turn.reservation.backend)
         fingerprint = view.fingerprint if view else None
-        target = self._target(model, turn.session, shared.group, fingerprint) if fingerprint else None
-        decision = plan_save(tokens=usage.total, min_tokens=shared.min_tokens, fingerprint=fingerprint, target=target)
+        decision, read_s = self._plan_save(shared, turn, usage, fingerprint)
         if isinstance(decision, Skip):
             _log.debug("kv save skipped", model=model, session=turn.session, reason=decision.reason)
             return
         assert fingerprint is not None, "plan_save exports nothing without one"
         assert self._sender is not None
         self._book.enter(turn.reservation, SlotState.SAVING)
+        where = self._where(turn)
+        self._saving.add(where)
+        within_s, began = save_deadline(read_s), self._clock.monotonic()
         try:
-            path, tokens, size = await self._control.call(lambda: self._save(shared, turn, usage, number))
+            saved = await self._control.call(lambda: self._moving.save(shared, turn, usage, number, within_s))
         except ViiworkError as error:
             _log.warning("kv save failed", model=model, session=turn.session, reason=error.message)
             return
         finally:
             overtaken = turn.reservation in self._overtaken
             self._overtaken.discard(turn.reservation)
-        if overtaken:
-            path.unlink(missing_ok=True)
-            _log.info("kv save overtaken", model=model, session=turn.session, turn=number)
+            self._saving.discard(where)
+        self.tally.saved(model, self._clock.monotonic() - began, saved.bytes, saved.tokens)
+        forgotten = number <= (self._buried(turn.session) or 0)
+        if overtaken or forgotten:
+            saved.path.unlink(missing_ok=True)
+            reason = "the session was forgotten" if forgotten else "its next turn has come"
+            _log.info("kv save overtaken", model=model, session=turn.session, turn=number, reason=reason)
             return
-        label = ReplicaLabel(
-            model=model, group=shared.group, fingerprint=fingerprint, session=turn.session, turn=number, tokens=tokens
-        )
-        self._sender.offer(Save(path, label, decision.target, size))
+        whose = {"model": model, "group": shared.group, "fingerprint": fingerprint, "session": turn.session}
+        label = ReplicaLabel(**whose, turn=number, tokens=saved.tokens)
+        self._sender.offer(Save(saved.path, label, decision.target, saved.bytes))
 
-    async def _save(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> tuple[Path, int, int]:
-        """On the control loop: save, and check that the file is this session's. Path, tokens, bytes."""
-        reservation, cache = turn.reservation, shared.cache
-        spec = _spec(shared, reservation)
-        path = _folder(spec) / f"{turn.session}.{number}.save"
-        ref = SessionRef(turn.session, reservation.slot)
-        try:
-            saved = await self._guards[reservation.model].call(
-                "save", MOVE_S, lambda: cache.save(spec, reservation.address, ref, path.name)
-            )
-            file = await anyio.to_thread.run_sync(cache.read, path)
-            check_count(saved.tokens, file.tokens, usage)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return path, saved.tokens, saved.bytes
+    def _plan_save(
+        self, shared: SharedModel, turn: Turn, usage: Usage, fingerprint: str | None
+    ) -> tuple[Export[Member] | Skip, float | None]:
+        """Whether to save, and the seconds that reading the prompt anew would take; None: not known."""
+        model = turn.reservation.model
+        if self.unmovable(model, fingerprint):
+            return Skip("restored caches of this model are of no use"), None
+        # An engine asked for two at a time may answer neither.
+        if self._where(turn) in self._saving:
+            return Skip("the save that this turn has overtaken is not over yet"), None
+        target = self._target(model, turn.session, shared.group, fingerprint) if fingerprint else None
+        read_s = None if usage.total is None else self._read_s(model, usage.total)
+        gain_s = None if read_s is None else read_s * self._promises.chance(model)
+        decision = plan_save(
+            tokens=usage.total,
+            min_tokens=shared.min_tokens,
+            fingerprint=fingerprint,
+            target=target,
+            gain_s=gain_s,
+            stall_s=None if usage.total is None else self.tally.stall_s(model, usage.total),
+        )
+        return decision, read_s
 
     # From other members
 
     async def take(self, chunks: AsyncIterator[bytes], key: bytes, *previous: bytes) -> Replica:
         """Receive a replica, sealed with one of the keys. Raises CacheRefused, FingerprintMismatch or StoreFull."""
-        if self._store is None:
-            raise CacheRefused("no model's caches are shared here")
-        replica = await receive(chunks, key=key, previous=previous, store=self._store, accepts=self._accept)
-        header = replica.header
-        self._holdings.saw(header.session, header.turn)
-        _log.info("kv received", model=header.model, session=header.session, turn=header.turn, bytes=header.length)
+        replica = await self._intake.take(chunks, key, *previous, models=self._models)
+        self._holdings.saw(replica.header.session, replica.header.turn)
         return replica
-
-    def _accept(self, header: ReplicaHeader) -> None:
-        shared = self._models.get(header.model)
-        views = [self._book.find(backend) for backend in shared.specs] if shared else []
-        prints = {view.fingerprint for view in views if view is not None}
-        fingerprint = header.fingerprint if header.fingerprint in prints else next(iter(prints), None)
-        require_same(header, group=shared.group if shared else None, fingerprint=fingerprint)
-
-
-def _spec(shared: SharedModel, reservation: Reservation) -> Spec:
-    """The backend's spec. Raises CacheRefused: a reload may have taken the backend away while its last turn ran."""
-    try:
-        return shared.specs[reservation.backend]
-    except KeyError:
-        raise CacheRefused(f"{reservation.backend} is not one of the model's backends any more") from None
-
-
-def _folder(spec: Spec) -> Path:
-    assert spec.cache_dir is not None, "a shared model's backends have a cache folder"
-    return spec.cache_dir

@@ -68,6 +68,11 @@ class Holdings:
         found = [place for place in book.all() if place[1].session == session] if book else []
         return max(found, key=lambda place: place[1].turn, default=None)
 
+    def all(self, backend: str, incarnation: int) -> list[tuple[int | None, Held]]:
+        """Everything that a backend holds: the slot (None for an engine without) and what it holds."""
+        book = self._current(backend, incarnation)
+        return book.all() if book else []
+
     def clear(self, backend: str, incarnation: int, slot: int | None, session: str | None = None) -> None:
         """Note that a slot is empty now, as after a failed restore.
 

@@ -9,13 +9,14 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from viiwork_core.clock import Clock
-from viiwork_core.errors import CacheRefused, StoreFull
+from viiwork_core.errors import BaseMissing, CacheRefused, StoreFull
 from viiwork_core.kvshare.arrivals import SUFFIXES, Arrival, copy_file, files_of, mapped, read_header, unlink_all
+from viiwork_core.kvshare.partials import Partials
 from viiwork_core.kvshare.sealing import ReplicaHeader, measure
 
 
@@ -43,7 +44,8 @@ class ReplicaStore:
     What is still arriving counts into the bound. A leased replica is never dropped.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, clock: Clock) -> None:
+    def __init__(self, folder: Path, max_bytes: int, clock: Clock, *, keep_partials_s: float = 0.0) -> None:
+        """`keep_partials_s`: how long a transfer that broke off can go on."""
         self._folder = folder
         self._max_bytes = max_bytes
         self._clock = clock
@@ -52,6 +54,7 @@ class ReplicaStore:
         """In the order of use, oldest first."""
 
         self._arriving: set[Arrival[Replica]] = set()
+        self.partials = Partials[Replica](keep_partials_s)
         self._used = 0
 
     @property
@@ -102,6 +105,19 @@ class ReplicaStore:
                 entry.leases -= 1
                 gone = self._settle(entry)
             unlink_all(gone)
+
+    @contextmanager
+    def base(self, header: ReplicaHeader) -> Iterator[Path]:
+        """The file that a delta stands on, kept for the length of a `with`, as by `lease`. Raises BaseMissing."""
+        replica = self.find(header.model, header.session)
+        if replica is None or replica.header.blake3 != header.base:
+            raise BaseMissing("the turn that the delta stands on is not here")
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.lease(replica))
+            except CacheRefused as error:
+                raise BaseMissing("the turn that the delta stands on is no longer here") from error
+            yield replica.path
 
     def begin(self, header: ReplicaHeader) -> Arrival[Replica]:
         """Reserve room for a replica that is about to arrive. Memory only.

@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from viiwork_core.errors import CacheRefused
 
-FORMAT: Final = 1
-"""Version of the stream and of the header."""
+WHOLE: Final = 1
+PARTS: Final = 2
+"""Versions of the stream and of the header: a whole file; a delta, or the rest of a broken transfer."""
 
 BLOCK = 1 << 20
 """Bytes of the file in one frame, at most."""
@@ -74,14 +75,22 @@ class ReplicaHeader(ReplicaLabel, frozen=True, kw_only=True, forbid_unknown_fiel
     blake3: Digest
     """BLAKE3 of the whole file."""
 
-    base: None = None
-    """What the file is a delta against. Always None in this format: the whole file is sent."""
+    base: Digest | None = None
+    """BLAKE3 of the file that the blocks are a delta against; None: they are the file itself."""
+
+    start: Annotated[int, msgspec.Meta(ge=0, le=1 << 53)] = 0
+    """Byte of the file that the first block continues at; over 0 where a broken transfer goes on."""
+
+    @property
+    def kept(self) -> ReplicaHeader:
+        """The header of the file, however it came."""
+        return msgspec.structs.replace(self, base=None, start=0)
 
 
 class _WireHeader(ReplicaHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header as it travels. The salt is drawn by `seal` alone, so that no key is used for two streams."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     salt: Salt
 
 
@@ -116,7 +125,8 @@ def seal(key: bytes, header: ReplicaHeader, blocks: Iterable[bytes]) -> Generato
     """
     salt = secrets.token_bytes(16)
     fields = {name: getattr(header, name) for name in ReplicaHeader.__struct_fields__}
-    encoded = encode_header(_WireHeader(**fields, format=FORMAT, salt=salt.hex()))
+    version: Literal[1, 2] = PARTS if header.base or header.start else WHOLE
+    encoded = encode_header(_WireHeader(**fields, format=version, salt=salt.hex()))
     opening = len(encoded).to_bytes(_PREFIX, "big") + encoded
     cipher = _cipher(key, salt)
     yield opening

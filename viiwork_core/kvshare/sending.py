@@ -1,10 +1,12 @@
-"""Sending: a file that an engine has just saved goes, sealed, to the member that its session may move to next."""
+"""Sending: a file that an engine has just saved goes, sealed, to the member that its session may move to next.
+
+What the member acknowledged last is kept, and the next turn goes as a delta against it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,71 +15,26 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.abc
 import anyio.to_thread
+import msgspec
 
 from viiwork_core.clock import Clock
-from viiwork_core.errors import CacheRefused, ViiworkError
-from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader, ReplicaLabel, measure, seal
+from viiwork_core.errors import BackendFailed, BaseMissing, ResumeFrom, ViiworkError
+from viiwork_core.kvshare.bases import Base, Bases, Key
+from viiwork_core.kvshare.delta import Layout, delta_blocks
+from viiwork_core.kvshare.pace import Limits, Pace
+from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, seal
+from viiwork_core.kvshare.streams import SealedFile, describe, sealed_file
+
+TRIES = 3
+"""How often a connection may break before a transfer is given up."""
+
+PAUSE_S = 0.5
+"""Before the next try: the target is to notice as well."""
+
+SLOWEST = 10e6
+"""Bytes/s below which a transfer that has no limit is given up."""
 
 Target = TypeVar("Target")
-
-
-def describe(path: Path, label: ReplicaLabel) -> ReplicaHeader:
-    """The header of a saved file. Blocking: reads it whole. Raises CacheRefused when it is empty, and OSError."""
-    length, digest = measure(path)
-    if not length:
-        raise CacheRefused("the engine saved an empty file")
-    fields = {name: getattr(label, name) for name in ReplicaLabel.__struct_fields__}
-    return ReplicaHeader(**fields, length=length, blake3=digest)
-
-
-class SealedFile:
-    """The sealed stream of one file, to iterate once. Made by `sealed_file`.
-
-    Not an async generator: an HTTP client may still be reading in a task of its own when `aclose` is called, and a
-    generator refuses that. Here a read under way ends first, and what is asked for later finds the end, which the
-    receiver takes for what it is, a stream cut short.
-    """
-
-    def __init__(self, frames: Generator[bytes, None, None]) -> None:
-        self.sent = 0
-        """Bytes handed out so far."""
-
-        self._frames = frames
-        self._lock = threading.Lock()
-
-    def __aiter__(self) -> SealedFile:
-        return self
-
-    async def __anext__(self) -> bytes:
-        frame = await anyio.to_thread.run_sync(self._next)
-        if frame is None:
-            raise StopAsyncIteration
-        self.sent += len(frame)
-        return frame
-
-    async def aclose(self) -> None:
-        """Close the file. May be called again."""
-        # Handed to the thread before anything can cancel the wait for it.
-        closed = asyncio.get_running_loop().run_in_executor(None, self._close)
-        with anyio.CancelScope(shield=True):
-            await asyncio.shield(closed)
-
-    def _next(self) -> bytes | None:
-        with self._lock:
-            return next(self._frames, None)
-
-    def _close(self) -> None:
-        with self._lock:
-            self._frames.close()
-
-
-def sealed_file(path: Path, key: bytes, header: ReplicaHeader) -> SealedFile:
-    """The sealed stream of a file, read and encrypted in threads, one block ahead at most.
-
-    Iterating raises CacheRefused when the file is no longer the one that the header was made from, and OSError. Close
-    it with `contextlib.aclosing`.
-    """
-    return SealedFile(seal(key, header, _blocks(path, header.length)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +79,36 @@ class SendCounts:
 @dataclass(slots=True)
 class _Transfer(Generic[Target]):
     save: Save[Target]
+    key: Key
+    """Of what the target has of the session."""
+
+    base: Base | None
+    """What the file is a delta against."""
+
     error: str | None = "the node stops"
-    stream: SealedFile | None = None
+    start: int = 0
+    """Byte of the file to begin at."""
+
+    sent: int = 0
+    """Bytes handed to the network."""
+
+    broken: int = 0
+    """How often the connection broke."""
 
 
 Put = Callable[[Target, AsyncIterator[bytes]], Awaitable[None]]
-"""Sends a stream to a target and returns once the target has accepted it. Raises ViiworkError or OSError."""
+"""Sends a stream to a target and returns once the target has accepted it. Raises ViiworkError or OSError, among them
+BackendFailed for a connection that broke, and BaseMissing and ResumeFrom where the target says so."""
 
 
 class Sender(Generic[Target]):
-    """Sends saves: one at a time of each session, `parallel` at a time in all, the newest turn of each.
+    """Sends saves: one at a time of each session, and of each model as many at a time as `limits` says for it.
 
-    A newer save replaces one that waits; one under way is left to finish. Saves that wait or are under way hold at most
-    `max_bytes` of disk: the longest waiting is given up first. Lives on one loop. `ended` is called on that loop once
-    for every offered save. `key`: the key, or what tells the one in use when a send begins.
+    A newer save replaces one that waits; one under way is left to finish. Saves that wait or are under way, and the
+    files that targets have acknowledged, hold at most `max_bytes` of disk: first go those that were acknowledged, then
+    the longest waiting. Lives on one loop. `ended` is called on that loop once for every offered save. `key`: the key,
+    or what tells the one in use when a send begins. `layout` reads a file's segments, in a thread. `name` tells a
+    target from another, over restarts.
     """
 
     def __init__(
@@ -145,15 +118,19 @@ class Sender(Generic[Target]):
         clock: Clock,
         *,
         max_bytes: int,
-        parallel: int = 2,
+        limits: Callable[[str], Limits] = lambda _: Limits(),
+        layout: Callable[[str, Path], Layout] = lambda _, __: (),
+        name: Callable[[Target], str] = str,
         timeout: float = 120.0,
         ended: Callable[[Delivery[Target]], None] = lambda _: None,
     ) -> None:
         self.counts = SendCounts()
         self._put, self._clock = put, clock
         self._key: Callable[[], bytes] = (lambda: key) if isinstance(key, bytes) else key
-        self._max_bytes, self._parallel, self._timeout = max_bytes, parallel, timeout
-        self._ended = ended
+        self._max_bytes, self._limits, self._timeout = max_bytes, limits, timeout
+        self._layout, self._name, self._ended = layout, name, ended
+        self._bases = Bases()
+        self._paces: dict[str, Pace] = {}
         self._waiting: dict[tuple[str, str], Save[Target]] = {}
         """By (model, session), the longest waiting first."""
 
@@ -189,11 +166,13 @@ class Sender(Generic[Target]):
             for save in self._waiting.values():
                 self._drop(save, "the node stops")
             self._waiting.clear()
+            self._discarded += self._bases.shrink(0)
             with anyio.CancelScope(shield=True):
                 await self._delete_discarded()
 
     def _bound(self) -> None:
         held = sum(save.bytes for save in (*self._waiting.values(), *self._running.values()))
+        self._discarded += self._bases.shrink(max(0, self._max_bytes - held))
         for session, save in list(self._waiting.items()):
             if held <= self._max_bytes:
                 return
@@ -202,43 +181,118 @@ class Sender(Generic[Target]):
 
     def _start(self, group: anyio.abc.TaskGroup) -> None:
         for session in [session for session in self._waiting if session not in self._running]:
-            if len(self._running) >= self._parallel:
-                return
+            model = session[0]
+            if sum(one == model for one, _ in self._running) >= self._limits(model).parallel:
+                continue
             save = self._running[session] = self._waiting.pop(session)
-            group.start_soon(self._transfer, session, _Transfer(save))
+            key = (*session, self._name(save.target))
+            group.start_soon(self._transfer, session, _Transfer(save, key, self._bases.find(key)))
 
     async def _transfer(self, session: tuple[str, str], transfer: _Transfer[Target]) -> None:
         started = self._clock.monotonic()
+        header: ReplicaHeader | None = None
         try:
-            await self._send(transfer)
+            header = await self._send(transfer)
         finally:
             del self._running[session]
-            self._discarded.append(transfer.save.path)
+            self._keep(transfer, header)
             self._finish(transfer, self._clock.monotonic() - started)
             self._changed.set()
 
-    async def _send(self, transfer: _Transfer[Target]) -> None:
+    def _keep(self, transfer: _Transfer[Target], header: ReplicaHeader | None) -> None:
+        """The file that a target has acknowledged is what the next turn is a delta against; any other is deleted."""
         save = transfer.save
-        with anyio.move_on_after(self._timeout) as scope:
+        if header is None:
+            self._discarded.append(save.path)
+            return
+        self._discarded += self._bases.keep(transfer.key, Base(save.path, header.blake3, save.bytes))
+        self._bound()
+
+    async def _send(self, transfer: _Transfer[Target]) -> ReplicaHeader | None:
+        """The header of a file that the target has taken; None: it has not."""
+        save, seconds = transfer.save, self._seconds(transfer.save)
+        with anyio.move_on_after(seconds) as scope:
             try:
                 header = await anyio.to_thread.run_sync(describe, save.path, save.label)
-                transfer.stream = sealed_file(save.path, self._key(), header)
-                async with aclosing(transfer.stream):
-                    await self._put(save.target, transfer.stream)
-                transfer.error = None
+                while not await self._put_once(transfer, header):
+                    pass
             except (ViiworkError, OSError) as failure:
                 transfer.error = str(failure) or type(failure).__name__
+            else:
+                transfer.error = None
+                return header
         if scope.cancelled_caught:
-            transfer.error = f"not accepted within {self._timeout:.0f} s"
+            transfer.error = f"not accepted within {seconds:.0f} s"
+        return None
+
+    def _seconds(self, save: Save[Target]) -> float:
+        """How long a transfer may take: no link that is worth it is slower than that."""
+        return self._timeout + save.bytes / min(SLOWEST, self._limits(save.label.model).bytes_per_s or SLOWEST)
+
+    async def _put_once(self, transfer: _Transfer[Target], header: ReplicaHeader) -> bool:
+        """One upload: True once the target has the file, False when it is to be tried again, another way."""
+        stream = await self._stream(transfer, header)
+        try:
+            async with aclosing(stream):
+                await self._put(transfer.save.target, stream)
+        except BaseMissing:
+            if transfer.base is None:
+                raise
+            self._discarded += self._bases.drop(transfer.key)
+            transfer.base, transfer.start = None, 0
+            return False
+        except ResumeFrom as part:
+            if part.offset == transfer.start or part.offset >= header.length:
+                raise
+            transfer.start = part.offset
+            return False
+        except BackendFailed:
+            transfer.broken += 1
+            if not stream.sent or transfer.broken >= TRIES:
+                raise
+            transfer.start = 0  # the target tells what it has
+            await anyio.sleep(PAUSE_S)
+            return False
+        finally:
+            transfer.sent += stream.sent
+        return True
+
+    async def _stream(self, transfer: _Transfer[Target], header: ReplicaHeader) -> SealedFile:
+        """The file as a delta where there is something for it to stand on, else whole."""
+        save, base = transfer.save, transfer.base
+        delta = await anyio.to_thread.run_sync(self._delta, save, base, transfer.start) if base else None
+        pace = self._pace(save.label.model)
+        if base is None or delta is None:
+            transfer.base = None
+            header = msgspec.structs.replace(header, start=transfer.start)
+            return sealed_file(save.path, self._key(), header, pace)
+        header = msgspec.structs.replace(header, start=transfer.start, base=base.blake3)
+        return SealedFile(seal(self._key(), header, delta), pace)
+
+    def _delta(self, save: Save[Target], base: Base, start: int) -> Generator[bytes, None, None] | None:
+        """In a thread. None: the base is gone, as it is once its engine has started anew, or cannot be read."""
+        model = save.label.model
+        try:
+            layout, base_layout = self._layout(model, save.path), self._layout(model, base.path)
+            if base.path.stat().st_size != base.bytes:
+                return None
+        except (ViiworkError, OSError):
+            return None
+        return delta_blocks(save.path, layout, base.path, base_layout, start=start)
+
+    def _pace(self, model: str) -> Pace:
+        """One for all transfers of the model."""
+        if model not in self._paces:
+            self._paces[model] = Pace(self._limits(model).bytes_per_s, self._clock)
+        return self._paces[model]
 
     def _finish(self, transfer: _Transfer[Target], seconds: float) -> None:
-        sent = transfer.stream.sent if transfer.stream else 0
-        self.counts.bytes += sent
+        self.counts.bytes += transfer.sent
         if transfer.error is None:
             self.counts.sent += 1
         else:
             self.counts.failed += 1
-        self._ended(Delivery(transfer.save, transfer.error, sent, seconds))
+        self._ended(Delivery(transfer.save, transfer.error, transfer.sent, seconds))
 
     def _drop(self, save: Save[Target], reason: str) -> None:
         self.counts.dropped += 1
@@ -251,18 +305,6 @@ class Sender(Generic[Target]):
             await anyio.to_thread.run_sync(_delete, paths)
             # Only now: a cancellation before leaves them to the last call.
             del self._discarded[: len(paths)]
-
-
-def _blocks(path: Path, length: int) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
-        left = length
-        while block := file.read(BLOCK):
-            left -= len(block)
-            if left < 0:
-                break
-            yield block
-    if left:
-        raise CacheRefused(f"{path.name} changed while it was being sent")
 
 
 def _delete(paths: list[Path]) -> None:

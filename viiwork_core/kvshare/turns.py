@@ -24,6 +24,9 @@ class Turn:
     begins: bool = False
     """The first turn of a conversation that nobody named: it may well be the last."""
 
+    continues: bool = False
+    """An earlier turn is known to have been served somewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

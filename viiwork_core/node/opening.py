@@ -38,10 +38,10 @@ from viiwork_core.node.models import Models
 from viiwork_core.node.naming import Naming
 from viiwork_core.node.narration import Narration, struck
 from viiwork_core.node.outlook import open_outlook
-from viiwork_core.node.plans import Planned, plan
+from viiwork_core.node.plans import Planned, may_share, plan
 from viiwork_core.node.records import Records
 from viiwork_core.node.reload import Reload
-from viiwork_core.node.sharing import may_share, open_sharing, take
+from viiwork_core.node.sharing import open_sharing, take
 from viiwork_core.node.views import Views
 from viiwork_core.observe.events import EventLog
 from viiwork_core.observe.metrics import Metrics

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from viiwork_core.config.schema import ModelConfig
 from viiwork_core.contracts.capabilities import Attaches, wire_of
 from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Address, Engine, Spec, Vendor, Wire
@@ -39,6 +40,11 @@ class Planned:
 
     first_byte_timeout: float | None = None
     """Seconds, as configured."""
+
+
+def may_share(model: ModelConfig, *, in_mesh: bool, secured: bool) -> bool:
+    """Whether the mesh is one for a model's caches to move in."""
+    return in_mesh and (secured or (model.kv_share is not None and model.kv_share.allow_open))
 
 
 def plan(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from viiwork_core.clock import Clock
-from viiwork_core.config.schema import Config, ModelConfig
+from viiwork_core.config.schema import Config
 from viiwork_core.contracts.policy import Score
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import CacheRefused
@@ -83,11 +83,6 @@ async def open_sharing(
     )
     caches.found(left)
     return caches
-
-
-def may_share(model: ModelConfig, *, in_mesh: bool, secured: bool) -> bool:
-    """Whether the mesh is one for a model's caches to move in."""
-    return in_mesh and (secured or (model.kv_share is not None and model.kv_share.allow_open))
 
 
 def replica_keys(config: Config, secret: SecretRing | None) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from viiwork_core.clock import Clock
@@ -136,7 +136,14 @@ class Accounts:
     def find(self, rid: str) -> Account | None:
         """A request's account; None: it never came here, or too long ago."""
         known = self._under_way.get(rid)
-        return Account.of(*known, None) if known is not None else self._over.get(rid)
+        return self._over.get(rid) if known is None else self._so_far(Account.of(*known, None))
+
+    def _so_far(self, account: Account) -> Account:
+        """With the wait that is not over yet."""
+        if account.ticket is None or _state(account) != "waiting":
+            return account
+        ticket = account.ticket
+        return replace(account, queued_s=ticket.waited + self._clock.monotonic() - ticket.queued_at)
 
 
 # In words

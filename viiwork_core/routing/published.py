@@ -15,6 +15,9 @@ LIMIT: Final = 256
 ACTIVE_S: Final = 120.0
 """Seconds after which a silent conversation is not expected to go on at any time."""
 
+TRUSTED: Final = 2
+"""Conversations that are taken to have come back before any has, or has not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -33,6 +36,8 @@ Where = Callable[[str], Place | None]
 class _Served:
     head: Head
     at: float
+    again: bool
+    """It came back here."""
 
 
 class Published:
@@ -45,7 +50,7 @@ class Published:
     def ended(self, model: str, head: Head, now: float) -> None:
         """A turn of the conversation has ended on this node."""
         served = self._models.setdefault(model, OrderedDict())
-        served[head.session] = _Served(head, now)
+        served[head.session] = _Served(head, now, head.session in served)
         served.move_to_end(head.session)
         if len(served) > LIMIT:
             served.popitem(last=False)
@@ -58,8 +63,19 @@ class Published:
         ]
 
     def active(self, model: str, now: float) -> int:
-        """How many may go on at any time."""
-        return sum(now - served.at < ACTIVE_S for served in self._models.get(model, {}).values())
+        """How many may go on at any time.
+
+        One that had a single turn counts for the share of such that came back: many requests are no conversation, and
+        nothing in them says so.
+        """
+        sure = unsure = again = over = 0
+        for served in self._models.get(model, {}).values():
+            recent = now - served.at < ACTIVE_S
+            again += served.again
+            over += not served.again and not recent
+            sure += served.again and recent
+            unsure += not served.again and recent
+        return sure + round(unsure * (again + TRUSTED) / (again + over + TRUSTED))
 
     def forget(self, session: str) -> None:
         """Publish nothing of a session any more."""

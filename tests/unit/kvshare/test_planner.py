@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viiwork_core.kvshare.holdings import Held
-from viiwork_core.kvshare.planner import Export, Import, Skip, Verdict, Warmth, judge, plan_import, plan_save
+from viiwork_core.kvshare.planner import (
+    Export,
+    Import,
+    Skip,
+    Verdict,
+    Warmth,
+    judge,
+    plan_import,
+    plan_save,
+    restore_deadline,
+    unread,
+)
 from viiwork_core.kvshare.replicas import Replica
 
 if TYPE_CHECKING:
@@ -119,3 +130,35 @@ def test_borders_are_exact(prompt: int, tenths: int) -> None:
     verdict = judge(promised_tokens=1, cached_tokens=prompt * tenths, prompt_tokens=prompt * 10)
     assert verdict is not None
     assert verdict.warmth == ("warm" if tenths >= 9 else "partly" if tenths >= 3 else "cold")
+
+
+def test_an_import_that_takes_longer_than_reading_is_left(bench: Bench) -> None:
+    found = replica(bench, 2)
+    slow = plan(found, None, read_s=2.0, import_s=2.5)
+    assert isinstance(slow, Skip)
+    assert "2.5 s" in slow.reason
+    assert isinstance(plan(found, None, read_s=3.0, import_s=2.5), Import)
+    assert isinstance(plan(found, None, read_s=None, import_s=2.5), Import)
+
+
+def test_a_save_that_stalls_for_longer_than_it_spares_is_left() -> None:
+    asked = {"tokens": 9000, "min_tokens": 1, "fingerprint": "f", "target": "b"}
+    assert isinstance(plan_save(**asked, gain_s=0.5, stall_s=1.0), Skip)
+    for gain_s, stall_s in ((1.0, 0.5), (None, 1.0), (1.0, None)):
+        assert isinstance(plan_save(**asked, gain_s=gain_s, stall_s=stall_s), Export)
+
+
+@pytest.mark.parametrize(
+    ("size", "read_s", "within"), [(0, None, 5.0), (1 << 30, None, 15.0), (1 << 40, None, 60.0), (1 << 30, 2.0, 2.0)]
+)
+def test_a_restore_never_takes_longer_than_reading(size: int, read_s: float | None, within: float) -> None:
+    assert restore_deadline(size, read_s) == within
+
+
+@pytest.mark.parametrize(
+    ("have", "still", "unread_tokens"),
+    [(None, None, 500), (400, None, 100), (400, 0, 500), (400, 300, 200), (500, 500, 500)],
+    ids=["nothing", "an older turn", "evicted", "partly evicted", "more than the replica: something was taken back"],
+)
+def test_only_what_is_not_held_would_have_to_be_read(have: int | None, still: int | None, unread_tokens: int) -> None:
+    assert unread(None if have is None else held(1, have), still, 500) == unread_tokens

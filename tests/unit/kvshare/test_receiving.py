@@ -16,7 +16,7 @@ from viiwork_core.errors import CacheRefused, FingerprintMismatch, StoreFull
 from viiwork_core.kvshare.receiving import receive, require_same
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader
-from viiwork_core.kvshare.sending import describe, sealed_file
+from viiwork_core.kvshare.streams import describe, sealed_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -170,7 +170,7 @@ def altered(opening: bytes, change: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
         {"format": ...},
         {"salt": "00"},
         {"salt": ...},
@@ -191,7 +191,8 @@ def altered(opening: bytes, change: dict[str, Any]) -> bytes:
         {"tokens": 0},
         {"length": 0},
         {"blake3": "f" * 63},
-        {"base": "f" * 64},
+        {"base": "f" * 63},
+        {"start": -1},
         {"unknown": 1},
     ],
 )

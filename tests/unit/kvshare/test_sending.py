@@ -14,10 +14,12 @@ import pytest
 from aiohttp import ClientError, ClientSession, web
 
 from viiwork_core.errors import BackendFailed, CacheRefused, ViiworkError
+from viiwork_core.kvshare.pace import Limits
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import BLOCK
-from viiwork_core.kvshare.sending import Delivery, Save, Sender, describe, sealed_file
+from viiwork_core.kvshare.sending import Delivery, Save, Sender
+from viiwork_core.kvshare.streams import describe, sealed_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +93,8 @@ async def test_an_offered_save_arrives_and_its_file_goes(
     other.gate.set()
     async with running(bench, tmp_path, clock, other.put) as lab:
         path = lab.offer("rig1", b"abc", turn=4, tokens=77)
-        await bench.until(lambda: lab.ended != [] and not path.exists())
+        await bench.until(lambda: lab.ended != [])
+        assert path.exists(), "the next turn is a delta against it"
         kept = other.store.find("tiny", bench.session)
         assert kept is not None
         assert (kept.path.read_bytes(), kept.header.turn, kept.header.tokens) == (b"abc", 4, 77)
@@ -104,7 +107,7 @@ async def test_an_offered_save_arrives_and_its_file_goes(
 async def test_a_session_is_sent_once_at_a_time_and_the_newest_waiting_turn_wins(
     bench: Bench, tmp_path: Path, clock: ManualClock, other: Target
 ) -> None:
-    async with running(bench, tmp_path, clock, other.put, parallel=4) as lab:
+    async with running(bench, tmp_path, clock, other.put, limits=lambda _: Limits(4)) as lab:
         lab.offer("one", turn=1)
         await bench.until(lambda: other.started == ["one"])
         lab.offer("two", turn=2)
@@ -126,7 +129,7 @@ async def test_a_session_is_sent_once_at_a_time_and_the_newest_waiting_turn_wins
 
 
 async def test_transfers_at_once_are_bounded(bench: Bench, tmp_path: Path, clock: ManualClock, other: Target) -> None:
-    async with running(bench, tmp_path, clock, other.put, parallel=2) as lab:
+    async with running(bench, tmp_path, clock, other.put, limits=lambda _: Limits(2)) as lab:
         for number in range(5):
             lab.offer(f"n{number}", session=f"{number:032x}")
         await bench.until(lambda: len(other.started) == 2)
@@ -140,7 +143,7 @@ async def test_transfers_at_once_are_bounded(bench: Bench, tmp_path: Path, clock
 async def test_saves_that_wait_are_bounded_by_their_bytes(
     bench: Bench, tmp_path: Path, clock: ManualClock, other: Target
 ) -> None:
-    async with running(bench, tmp_path, clock, other.put, parallel=1, max_bytes=25) as lab:
+    async with running(bench, tmp_path, clock, other.put, max_bytes=25) as lab:
         lab.offer("runs", bytes(10), session="00" * 16)
         await bench.until(lambda: other.started == ["runs"])
         for number in (1, 2, 3):
@@ -199,7 +202,7 @@ async def test_a_target_that_stays_silent_is_given_up(
 
 
 async def test_stopping_tells_about_every_save(bench: Bench, tmp_path: Path, clock: ManualClock, other: Target) -> None:
-    async with running(bench, tmp_path, clock, other.put, parallel=1) as lab:
+    async with running(bench, tmp_path, clock, other.put) as lab:
         lab.offer("runs")
         await bench.until(lambda: other.started == ["runs"])
         lab.offer("waits", session="0f" * 16)

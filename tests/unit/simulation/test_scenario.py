@@ -73,3 +73,32 @@ def test_the_command_prints_a_table_json_and_a_chart(tmp_path: Path) -> None:
     assert drawn.read_text().startswith("<svg")
     assert runner.invoke(cli, ["simulate"]).output.split() == list(shipped())
     assert runner.invoke(cli, ["simulate", scenario, "--policy", "nonsense"]).exit_code == 1
+
+
+def test_as_many_agents_as_one_likes(tmp_path: Path) -> None:
+    runner, scenario = CliRunner(), write(tmp_path, SCENARIO)
+    turns = [
+        json.loads(runner.invoke(cli, ["simulate", scenario, "--json", *more]).output)[0]["turns"]
+        for more in ([], ["--agents", "1"])
+    ]
+    assert 0 < turns[1] < turns[0]
+    assert runner.invoke(cli, ["simulate", scenario, "--agents", "0"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--chart", "run.png"], "charts are SVG"),
+        (["--chart", "nowhere/run.svg"], "No such file"),
+        (["--trace", "empty.jsonl"], "no request is recorded in it"),
+    ],
+)
+def test_what_cannot_be_read_or_drawn_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.jsonl").touch()
+    done = CliRunner().invoke(cli, ["simulate", write(tmp_path, SCENARIO), *options])
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "remedy: " in done.output
