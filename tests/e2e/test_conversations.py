@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from itertools import cycle
+from typing import Any
 
+import pytest
 from mesh import FIRST, SECOND, Mesh
-from nodes import Message, Node, Reply, prose, until, user
+from nodes import MODEL, Message, Node, Reply, prose, until, user
 
 TURNS = 6
 WARM = 0.8
@@ -54,6 +57,39 @@ def test_it_stays_with_its_cache_whichever_way_it_comes(mesh: Mesh) -> None:
         reply = turn(mesh, messages, prose(60, seed=71 + number), entry)
         assert reply.headers["x-viiwork-node"] == home
         assert reply.warmth > WARM
+
+
+def said(reply: Reply, path: str, stream: bool) -> list[Any]:
+    """What the client repeats of an answer: a message, or the items of a response."""
+    assert reply.status == 200, reply.body
+    lines = reply.body.decode().splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")] if stream else []
+    if path == "/v1/responses":
+        return list((events[-1]["response"] if stream else reply.json)["output"])
+    deltas = [event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"]
+    content = [{"type": "text", "text": "".join(deltas)}] if stream else reply.json["content"]
+    return [{"role": "assistant", "content": content}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "history", "longest"),
+    [("/v1/messages", "messages", "max_tokens"), ("/v1/responses", "input", "max_output_tokens")],
+)
+def test_so_it_does_in_the_other_interfaces(mesh: Mesh, path: str, history: str, longest: str, stream: bool) -> None:
+    messages: list[Any] = []
+    homes, known = set(), heads(mesh.first) | heads(mesh.second)
+    for number, node in zip(range(4), cycle((mesh.first, mesh.second))):
+        messages.append(user(prose(400 if number == 0 else 40, seed=len(path) * 100 + 10 * stream + number)))
+        body = {"model": MODEL, history: messages, longest: 24, "temperature": 1.0, "stream": stream}
+        reply = node.request("POST", path, json.dumps(body).encode())
+        messages += said(reply, path, stream)
+        homes.add(reply.headers["x-viiwork-node"])
+        why = node.get(f"/v1/why/{reply.headers['x-request-id']}").json
+        assert why["session"]["continues"] is (number > 0)
+        assert number == 0 or why["cached_tokens"] > WARM * why["prompt_tokens"]
+        known = published(mesh, known)
+    assert len(homes) == 1
 
 
 def test_two_with_one_opening_part_at_the_reply(mesh: Mesh) -> None:

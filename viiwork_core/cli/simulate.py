@@ -104,7 +104,9 @@ def _recorded(trace: Path | None) -> Callable[[], Sequence[RecordedAgent]]:
         return tuple
     records = read(trace)
     if not records:
-        raise ConfigError(f"trace {trace}: no request is recorded in it", remedy="let a node record some: routing.trace")
+        raise ConfigError(
+            f"trace {trace}: no request is recorded in it", remedy="let a node record some: routing.trace"
+        )
     return lambda: agents(records)
 
 

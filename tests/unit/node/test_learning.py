@@ -87,6 +87,24 @@ def test_a_response_is_gone_on_from(tmp_path: Path) -> None:
     assert scene.whose({"input": [user("b")], "previous_response_id": "x"}, RESPONSES).found is Found.NEW
 
 
+def test_a_text_in_place_of_messages_is_the_user_s_first(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    first = scene.whose({"input": "a"}, RESPONSES)
+    scene.served(first, path=RESPONSES, rid="resp-1")
+    then = scene.whose({"input": "b", "previous_response_id": "resp-1"}, RESPONSES)
+    assert (then.found, then.session) == (Found.RESPONSE, first.session)
+    whole = scene.whose({"input": [user("a"), answer("fine"), user("b")]}, RESPONSES)
+    assert (whole.found, whole.session) == (Found.CHAIN, first.session)
+
+
+def test_a_named_session_without_messages_is_known_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    first = scene.whose({"prompt": "a"}, "/v1/completions", named="mine")
+    assert not first.continues
+    scene.served(first, path="/v1/completions")
+    assert scene.whose({"prompt": "ab"}, "/v1/completions", named="mine").continues
+
+
 def test_a_body_of_many_parts_is_one_conversation(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     parts = [{"type": "text", "text": f"part {number}"} for number in range(25)]

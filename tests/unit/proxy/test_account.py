@@ -128,6 +128,19 @@ def test_the_whole_story() -> None:
     assert choice == CHOICE
 
 
+def test_who_waits_is_told_how_long_so_far() -> None:
+    scene = Scene()
+    exchange = scene.exchange()
+    assert exchange.ticket is not None
+    scene.accounts.began(exchange, hop=False, before=0.0)
+    exchange.ticket.waited, exchange.ticket.queued_at = 1.0, scene.clock.monotonic()
+    scene.clock.advance(0.5)
+    assert scene.told()["queued_ms"] == 1500
+    exchange.queued_s = 1.75
+    exchange.placed(scene.clock.monotonic(), backend="m/0")
+    assert scene.told()["queued_ms"] == 1750
+
+
 def test_a_request_under_way_can_be_asked_about() -> None:
     scene = Scene()
     exchange = scene.exchange()

@@ -87,6 +87,20 @@ def test_responses_of_openai() -> None:
     assert (plain.id, plain.text) == ("resp_2", "Hi")
 
 
+@pytest.mark.parametrize("kind", ["response.reasoning_text.delta", "response.reasoning_summary_text.delta"])
+def test_the_first_token_of_a_response_may_be_thought(kind: str) -> None:
+    item = {"type": "response.output_item.added", "item": {"type": "reasoning", "id": "rs_1"}}
+    assert not streamed(sse(item)).began
+    thinking = streamed(sse(item, {"type": kind, "delta": "Hmm"}))
+    assert (thinking.began, thinking.text) == (True, "")
+
+
+def test_the_first_token_of_a_completion() -> None:
+    assert not streamed(sse({"choices": [{"index": 0, "text": ""}]})).began
+    said = streamed(sse({"id": "cmpl-1", "choices": [{"index": 0, "text": "Hi"}]}))
+    assert (said.began, said.text) == (True, "Hi")
+
+
 def test_a_plain_chat() -> None:
     reply = Reply(stream=False)
     call = {"id": "call_1", "type": "function", "function": {"name": "x", "arguments": "{}"}}

@@ -49,7 +49,30 @@ def test_a_plain_answer_s_counts_stand_anywhere_in_it() -> None:
         assert ended(text[:100], text[100:], stream=False).usage() == Usage(9, 4, 3)
 
 
+RESPONSE = {"input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
+MESSAGE = {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2, "output_tokens": 3}
+
+
+def test_the_counts_of_responses_and_of_messages() -> None:
+    for usage in (RESPONSE, MESSAGE):
+        assert ended(json.dumps({"usage": usage, "output": []}).encode(), stream=False).usage() == Usage(9, 4, 3)
+    completed = event(type="response.completed", response={"id": "r", "usage": RESPONSE})
+    assert ended(event(type="response.created", response={"id": "r"}), completed).usage() == Usage(9, 4, 3)
+    assert ended(event(type="message_delta", usage=MESSAGE)).usage() == Usage(9, 4, 3)
+    assert ended(b'{"usage": {"input_tokens": 9, "output_tokens": 3}}', stream=False).usage() == Usage(9, None, 3)
+
+
+@pytest.mark.parametrize("words", [1, 3000])
+def test_a_stream_of_messages_tells_of_its_prompt_at_its_beginning(words: int) -> None:
+    start = event(type="message_start", message={"id": "m", "content": [], "usage": {**MESSAGE, "output_tokens": 0}})
+    said = event(type="content_block_delta", delta={"type": "text_delta", "text": "word"})
+    end = event(type="message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3})
+    assert ended(start[:50], start[50:], *[said] * words, end, event(type="message_stop")).usage() == Usage(9, 4, 3)
+    assert ended(said, end).usage() == Usage(None, None, 3)
+
+
 def test_what_is_not_said_is_not_zero() -> None:
+    assert ended(b'{"usage": null, "message": "x", "response": [1]}', stream=False).usage() == Usage()
     assert ended(WORD, DONE).usage() == Usage()
     assert ended(event(usage={"prompt_tokens": 9}), DONE).usage() == Usage(9, None, None)
     assert ended(b"not json", stream=False).usage() == Usage()

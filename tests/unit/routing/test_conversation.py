@@ -74,6 +74,36 @@ def test_tool_calls_tell_replies_apart_by_their_id() -> None:
     assert found.session == "y"
 
 
+def thoughts(agent: str) -> dict[str, Any]:
+    return {"type": "reasoning", "id": f"rs_{agent}", "content": [{"type": "reasoning_text", "text": f"hm {agent}"}]}
+
+
+def item_call(agent: str) -> dict[str, Any]:
+    return {"type": "function_call", "id": f"fc_{agent}", "call_id": f"call_{agent}", "name": "read", "arguments": "{}"}
+
+
+def item_text(agent: str) -> dict[str, Any]:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"I am {agent}"}]}
+
+
+@pytest.mark.parametrize("repeats_thoughts", [True, False])
+@pytest.mark.parametrize("item", [item_call, item_text])
+def test_items_of_a_response_tell_replies_apart(item: Any, repeats_thoughts: bool) -> None:
+    known = Conversations()
+    for agent in ("x", "y", "z"):
+        said = item(agent)
+        text = "" if "call_id" in said else said["content"][0]["text"]
+        mark = HASHES.mark(call=said.get("call_id"), text=text)
+        last = chain(SYSTEM, TASK).last
+        assert last is not None
+        known.relayed("a", "m", Head(last, mark, agent, 100, 1), 0.0)
+    before = [thoughts("y")] if repeats_thoughts else []
+    result = {"type": "function_call_output", "call_id": "call_y", "output": "text"}
+    found = known.match("m", chain(SYSTEM, TASK, *before, item("y"), result))
+    assert found is not None
+    assert found.session == "y"
+
+
 def test_a_compacted_history_begins_anew() -> None:
     known = Conversations()
     known.relayed("a", "m", head(chain(SYSTEM, TASK), reply("I will.")), 0.0)

@@ -32,6 +32,19 @@ def test_the_newest_turn_counts_and_the_longest_silent_go_first() -> None:
     assert (told[-1].session, told[-1].turn) == ("s20", 2)
 
 
+def test_what_seldom_comes_back_is_hardly_active() -> None:
+    book = Published()
+    for n in range(40):
+        book.ended("m", head(f"once {n}"), 0.0)
+    assert book.active("m", 1.0) == 40, "nothing is known of them yet"
+    for n in range(10):
+        book.ended("m", head(f"new {n}"), 2 * ACTIVE_S)
+    assert book.active("m", 2 * ACTIVE_S) == 0
+    for n in range(10):
+        book.ended("m", head(f"new {n}", turn=2), 2 * ACTIVE_S)
+    assert book.active("m", 2 * ACTIVE_S) == 10, "these came back"
+
+
 def test_who_was_silent_for_long_is_not_active() -> None:
     book = Published()
     book.ended("m", head("a"), 0.0)
