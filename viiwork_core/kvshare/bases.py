@@ -36,6 +36,11 @@ class Bases:
             self._kept[key] = base
         return base
 
+    def size(self, key: Key) -> int:
+        """Bytes of what `find` would give; 0: nothing. No use."""
+        base = self._kept.get(key)
+        return 0 if base is None else base.bytes
+
     def keep(self, key: Key, base: Base) -> list[Path]:
         """In place of the one before."""
         # Turns are counted anew once a session was forgotten: the file may have the name of the one before.

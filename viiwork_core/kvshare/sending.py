@@ -180,13 +180,19 @@ class Sender(Generic[Target]):
             self._drop(self._waiting.pop(session), "saves that wait to be sent are over their room")
 
     def _start(self, group: anyio.abc.TaskGroup) -> None:
-        for session in [session for session in self._waiting if session not in self._running]:
+        for session in sorted(self._waiting.keys() - self._running.keys(), key=self._length):
             model = session[0]
             if sum(one == model for one, _ in self._running) >= self._limits(model).parallel:
                 continue
             save = self._running[session] = self._waiting.pop(session)
             key = (*session, self._name(save.target))
             group.start_soon(self._transfer, session, _Transfer(save, key, self._bases.find(key)))
+
+    def _length(self, session: tuple[str, str]) -> tuple[int, int]:
+        """What is short goes first, then what waited longer: a whole file would hold up the deltas of all others."""
+        save = self._waiting[session]
+        news = save.bytes - self._bases.size((*session, self._name(save.target)))
+        return max(0, news), list(self._waiting).index(session)
 
     async def _transfer(self, session: tuple[str, str], transfer: _Transfer[Target]) -> None:
         started = self._clock.monotonic()

@@ -168,12 +168,6 @@ class SimulatedHost:
         engine.restore(reservation.slot, copy.content)
         return self._kv.import_s
 
-    def take(self, copy: Copy) -> None:
-        """A replica has arrived, which is a base for what goes back."""
-        self.store.add(copy)
-        if self._sender is not None:
-            self._sender.has(copy.session, copy.content.tokens)
-
     def _save(self, session: str | None, turn: int, content: Content) -> float:
         """Save a turn and send it to where the session would go next. The seconds for which the slot is held."""
         if session is None or self._kv is None or self._sender is None or content.tokens < self._kv.min_tokens:
@@ -183,7 +177,7 @@ class SimulatedHost:
         if target is None:
             return 0.0
         copy = Copy(session, turn, content)
-        self._agenda.after(self._kv.save_s, lambda: sender.offer(copy, target.take))
+        self._agenda.after(self._kv.save_s, lambda: sender.offer(copy, target.store.add))
         return self._kv.save_s
 
     def _note(self, session: str | None, point: tuple[int, Mark] | None, prompt: Prompt) -> None:

@@ -94,10 +94,6 @@ class Sender:
         if not self._busy:
             self._next()
 
-    def has(self, session: str, tokens: int) -> None:
-        """The other host has a version with so many tokens: it came from there."""
-        self._acknowledged[session] = tokens
-
     def _news(self, copy: Copy) -> int:
         """Tokens that the target does not have yet."""
         return copy.content.tokens - min(self._acknowledged.get(copy.session, 0), copy.content.tokens)

@@ -140,6 +140,19 @@ async def test_transfers_at_once_are_bounded(bench: Bench, tmp_path: Path, clock
         await bench.until(lambda: lab.sender.counts.sent == 5)
 
 
+async def test_what_is_short_goes_first(bench: Bench, tmp_path: Path, clock: ManualClock, other: Target) -> None:
+    async with running(bench, tmp_path, clock, other.put) as lab:
+        lab.offer("first", b"x" * 100, session="1" * 32)
+        await bench.until(lambda: other.started == ["first"])
+        for number, (target, size) in enumerate(
+            (("long", 900), ("short", 10), ("middle", 300), ("alike", 300)), start=2
+        ):
+            lab.offer(target, b"x" * size, session=str(number) * 32)
+        other.gate.set()
+        await bench.until(lambda: len(lab.ended) == 5)
+        assert other.started == ["first", "short", "middle", "alike", "long"]
+
+
 async def test_saves_that_wait_are_bounded_by_their_bytes(
     bench: Bench, tmp_path: Path, clock: ManualClock, other: Target
 ) -> None:
