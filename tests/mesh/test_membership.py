@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from viiwork_core.errors import ConfigError
-from viiwork_core.mesh.membership import KinshipMembership, LocalMember, Member
+from viiwork_core.mesh.membership import GUESSES_AT_ONCE, JOINS_AT_ONCE, KinshipMembership, LocalMember, Member
 from viiwork_core.security.secret import MeshSecret
 
 SECRET = MeshSecret.from_bytes(b"s" * 32)
@@ -148,6 +148,33 @@ def test_a_leave_is_seen_and_ends_the_changes() -> None:
                 await rest
             await b.leave()
             assert await b.join([a.address]) == 0
+
+    asyncio.run(run())
+
+
+class Hurried(KinshipMembership):
+    """Notes how many of its dials were over when it began to leave."""
+
+    dials: tuple[asyncio.Task[int], ...] = ()
+    over: int | None = None
+
+    def _close(self) -> None:
+        self.over = sum(dial.done() for dial in self.dials)
+        super()._close()
+
+
+def test_leaving_does_not_wait_for_dials_that_nobody_answers() -> None:
+    async def run() -> None:
+        membership = Hurried(LocalMember("a", "1", "127.0.0.1", 0, 9), mesh="m", secret=SECRET)
+        await membership.start()
+        with socket.create_server(("127.0.0.2", 0), backlog=64) as silent:
+            address = f"127.0.0.2:{silent.getsockname()[1]}"
+            count = JOINS_AT_ONCE + GUESSES_AT_ONCE
+            membership.dials = tuple(asyncio.create_task(membership.join([address])) for _ in range(count))
+            await asyncio.sleep(0)  # so that all are under way
+            await membership.leave()
+            assert await asyncio.gather(*membership.dials) == [0] * count
+        assert membership.over == 0
 
     asyncio.run(run())
 

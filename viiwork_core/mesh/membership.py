@@ -35,9 +35,12 @@ from viiwork_core.mesh.sieve import Sieve
 from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.secret import MeshSecret
 
-__all__ = ["JOINS_AT_ONCE", "Gossip", "KinshipMembership", "LocalMember", "Member", "Membership"]
+__all__ = ["GUESSES_AT_ONCE", "JOINS_AT_ONCE", "Gossip", "KinshipMembership", "LocalMember", "Member", "Membership"]
 
 JOINS_AT_ONCE: Final = 8
+
+GUESSES_AT_ONCE: Final = 4
+"""Beside them: places that may be no node's, each of which takes a thread for five seconds when nobody answers."""
 
 _JOIN_S = 5.0
 _LEAVE_S = 5.0
@@ -126,7 +129,9 @@ class KinshipMembership:
         own = _own_address(local.host, open_mesh=secret is None)
         self._sieve = Sieve(local, network_kind(own) if secret is None else None)
         self._cluster = kinship.blocking.Cluster(_settings(local, own, mesh, self._ring, rejoin_interval))
-        self._pool = ThreadPoolExecutor(JOINS_AT_ONCE + 1, thread_name_prefix="mesh-join")
+        # One more than may wait for an answer: leaving, and a change of keys, wait for none of them.
+        threads = JOINS_AT_ONCE + GUESSES_AT_ONCE + 1
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mesh-join")
         self._reader: threading.Thread | None = None
         self._refreshing = threading.Lock()
         self._trying = threading.Lock()

@@ -19,9 +19,7 @@ import structlog
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.mesh.member import split_address
-from viiwork_core.mesh.membership import Membership
-
-AT_ONCE: Final = 4
+from viiwork_core.mesh.membership import GUESSES_AT_ONCE, Membership
 
 MAX_UNCERTAIN: Final = 8192
 """Uncertain sightings of one source in one look that are taken."""
@@ -58,7 +56,7 @@ class Patience:
     async def run(self) -> None:
         """Dial what was offered, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(AT_ONCE):
+            for _ in range(GUESSES_AT_ONCE):
                 group.create_task(self._dial_on())
 
     async def settled(self) -> None:

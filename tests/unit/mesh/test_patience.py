@@ -16,7 +16,8 @@ from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.options import NoOptions
 from viiwork_core.mesh import patience
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.patience import AT_ONCE, LONGEST_S, Patience, PatientSource
+from viiwork_core.mesh.membership import GUESSES_AT_ONCE
+from viiwork_core.mesh.patience import LONGEST_S, Patience, PatientSource
 from viiwork_core.testing.fake_clock import FakeClock
 
 FIRST_S = 120.0
@@ -161,7 +162,7 @@ def test_a_large_network_is_dialled_whole_a_few_at_a_time_and_without_noise() ->
     with capture_logs() as logs:
         (_, first), (passed, second), _, (_, fourth) = scene.looks(4)
     assert sorted(first) == sorted(machine(number).address for number in range(2000))
-    assert scene.twin.most_at_once == AT_ONCE
+    assert scene.twin.most_at_once == GUESSES_AT_ONCE
     assert (passed, second) == ([node], [])
     assert fourth == []
     assert {line["event"] for line in logs if line["log_level"] != "debug"} == {"joined"}
