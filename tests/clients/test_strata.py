@@ -21,6 +21,8 @@ pytest.importorskip("viiwork_strata", reason="the strata plugin is not installed
 from viiwork_strata.testing import CHECKOUT, write_config  # after the skip
 from viiwork_strata.testing.settings import VERSION
 
+pytestmark = pytest.mark.slow
+
 HELLO: Any = [{"role": "user", "content": "hello, which of you is here?"}]
 QUICK = {"interval": "0.2s", "max_failures": 2, "max_respawns": 20}
 

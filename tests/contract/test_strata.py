@@ -12,6 +12,8 @@ pytest.importorskip("viiwork_strata", reason="the strata plugin is not installed
 
 from viiwork_strata.testing.kit import cases  # after the skip
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
     (case,) = [one for one in cases(tmp_path) if isinstance(one, EngineCase)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[2]))  # for what tests and measurements share
 
 from crew import Crew, crew
-from hosts import KINDS, NAMESPACES, Hosts, NoHosts, hosts  # found by the line above
+from hosts import KINDS, LOOPBACK, NAMESPACES, Hosts, NoHosts, hosts  # found by the line above
 from mesh import Mesh, two_nodes
 
 from bench.lan import Lan, NoLan, lan
@@ -40,7 +42,12 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# The quick tests take one kind of host: the one with a network of its own, where that can be made.
+QUICK = NAMESPACES if os.geteuid() == 0 and shutil.which("ip") else LOOPBACK
+PAIRS = [pytest.param(kind, marks=() if kind == QUICK else pytest.mark.slow) for kind in KINDS]
+
+
+@pytest.fixture(scope="module", params=PAIRS)
 def pair(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     try:
         with hosts(request.param) as made:

@@ -14,6 +14,8 @@ from nodes import Node, until, user
 
 from bench.lan import PORT
 
+pytestmark = pytest.mark.slow
+
 HELLO = [user("hello")]
 LONG = "n" * 79
 """Names are told apart by their 80th character."""

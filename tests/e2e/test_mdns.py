@@ -23,6 +23,8 @@ from viiwork_core import Card, DiscoveryFailed, Sighting
 from viiwork_discovery_mdns.discovery import MdnsDiscovery
 from viiwork_discovery_mdns.records import SERVICE
 
+pytestmark = pytest.mark.slow
+
 LINK = "viiwork0"
 
 

@@ -169,7 +169,8 @@ def test_the_receiver_neither_queues_nor_forwards_again(mesh: Mesh) -> None:
     assert reply.status == 429
     assert reply.error["message"] == "no free slot"
     assert "retry-after" not in reply.headers
-    assert "x-viiwork-node" not in reply.headers
+    assert reply.headers["x-viiwork-node"] == mesh.second.name
+    assert "x-viiwork-backend" not in reply.headers
 
 
 def test_a_forward_for_an_unknown_model_goes_elsewhere(mesh: Mesh) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from http_node import CHAT, SECRET, Node, ask, chat, connected, model, script, soon, started, streamed, until
 
+pytestmark = pytest.mark.slow
+
 PIECE = b"data: {}\n\n"
 FIRST, SECOND, THIRD = "127.0.0.31", "127.0.0.32", "127.0.0.33"
 OTHER = base64.b64encode(b"o" * 32).decode()

@@ -20,6 +20,8 @@ from viiwork_core.clock import SystemClock
 from viiwork_core.security.secret import MeshSecret
 from viiwork_core.security.signing import Signer
 
+pytestmark = pytest.mark.slow
+
 HOSTS = {"alpha": "127.0.0.21", "beta": "127.0.0.22", "gamma": "127.0.0.23"}
 PATH = "/v1/aliases"
 

@@ -16,6 +16,8 @@ import pytest
 from http_node import SECRET, Node, model, plugin_path, started, until
 from test_mesh_views import configuration, free_port
 
+pytestmark = pytest.mark.slow
+
 HOSTS = ("127.0.0.41", "127.0.0.42")
 SHARED = model("shared", "fake", kv_share={"group": "g", "min_tokens": 200})
 OTHER_SECRET = "A" * 43 + "="

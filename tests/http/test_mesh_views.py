@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from http_node import SECRET, Answer, Client, Node, ask, chat, connected, model, script, soon, started, until
 
+pytestmark = pytest.mark.slow
+
 STREAM = "/v1/mesh/stream"
 HOSTS = {"front": "127.0.0.31", "back": "127.0.0.32", "side": "127.0.0.33"}
 MODELS = {

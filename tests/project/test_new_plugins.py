@@ -15,6 +15,8 @@ from viiwork_core.cli.main import cli
 from viiwork_core.cli.scaffold import KINDS, write_plugin
 from viiwork_core.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 Install = Callable[[Path], Any]
 CLAUSES = {"engine": 25, "policy": 10, "discovery": 10, "cache": 37}

