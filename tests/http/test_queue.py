@@ -52,11 +52,18 @@ def test_a_request_for_which_no_slot_comes_free_is_told_so(node: Node) -> None:
     asyncio.run(scene())
 
 
+async def patient(node: Node, body: bytes, headers: list[tuple[str, str]]) -> Answer:
+    """An answer, asked for again where the queue's time was up: on a busy machine it may be before anybody looked."""
+    while (answer := await ask(node, body, headers=headers)).status == 429:
+        pass
+    return answer
+
+
 def test_status_tells_who_waits_and_since_when(node: Node) -> None:
     async def scene() -> None:
         held = await holders(node, "told")
         named = [("X-Request-Id", "told")]
-        waiting = asyncio.ensure_future(ask(node, chat("scripted"), headers=named))
+        waiting = asyncio.ensure_future(patient(node, chat("scripted"), named))
         (entry,) = await soon(lambda: node.model("scripted").get("queue"), "it waits")
         assert (entry["request_id"], entry["position"]) == ("told", 1)
         assert 0 <= entry["waited_s"] <= 1
