@@ -22,7 +22,7 @@ from looking import BROWSERS, FLAGS, SHOTS, Screen
 from scene import TOOL, Scene, configuration, free_port
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scene(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("mesh")
     tools = folder / "tools"
@@ -45,7 +45,8 @@ def attic(scene: Scene) -> Node:
     return scene.attic
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: Playwright keeps an event loop running in this thread, and no other test could have one.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Skips where no browser is installed, or nothing that drives one."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
