@@ -65,7 +65,14 @@ class Holdings:
     def find(self, backend: str, incarnation: int, session: str) -> tuple[int | None, Held] | None:
         """Where a backend holds a session, its newest turn: the slot (None for an engine without) and what it holds."""
         book = self._current(backend, incarnation)
-        found = [place for place in book.all() if place[1].session == session] if book else []
+        if book is None:
+            return None
+        # Asked several times a request: without a look at each of the many that an engine without slots may hold.
+        found: list[tuple[int | None, Held]] = [
+            (slot, held) for slot, held in book.slots.items() if held.session == session
+        ]
+        if (loose := book.loose.get(session)) is not None:
+            found.append((None, loose))
         return max(found, key=lambda place: place[1].turn, default=None)
 
     def all(self, backend: str, incarnation: int) -> list[tuple[int | None, Held]]:
