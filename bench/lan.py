@@ -67,6 +67,11 @@ class Machine:
         with self.inside():
             return socket.create_connection((address, port), timeout=timeout)
 
+    def listen(self, address: str, port: int) -> socket.socket:
+        """A listener on this machine."""
+        with self.inside():
+            return socket.create_server((address, port))
+
     def free_port(self) -> int:
         """A port of its address that is free for TCP and UDP."""
         with self.inside(), socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:

@@ -48,10 +48,6 @@ class Crew:
     def machine(self, name: str) -> Machine:
         return self.network.machines[self.names.index(name)]
 
-    def host(self, name: str) -> Host:
-        machine = self.machine(name)
-        return Host(machine.address, str(machine.namespace))
-
     def seed(self, name: str) -> str:
         return f"{self.machine(name).address}:{GOSSIP}"
 
@@ -70,7 +66,7 @@ class Crew:
 
     def asked(self, name: str) -> int:
         """How many requests for an answer the engine of a machine was sent."""
-        reply = _ask(Host("127.0.0.1", self.host(name).namespace), ENGINE, "GET", "/fake/requests")
+        reply = _ask(Host("127.0.0.1", self.machine(name).namespace), ENGINE, "GET", "/fake/requests")
         return sum(one["method"] == "POST" for one in reply.json)
 
     # Nodes
@@ -109,7 +105,7 @@ class Crew:
         }
         stack = self._stacks[name] = ExitStack()
         folder = self.folder / f"{name}-{len(list(self.folder.iterdir()))}"
-        there, secret = host or self.host(name), secret or self.secret
+        there, secret = host or self.machine(name), secret or self.secret
         node = stack.enter_context(started(there, called or name, folder, config, secret, **(environ or {})))
         self.nodes[name] = node
         until(node.healthy, f"{name} is healthy\n{node.log()}", 60)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.lan import Machine
+
 NAMESPACES, LOOPBACK = "namespaces", "loopback"
 KINDS = (NAMESPACES, LOOPBACK)
 
 _NETNS = Path("/run/netns")
-_CLONE_NEWNET = 0x40000000
 _LINK = "viiwork0"
 
 
@@ -26,46 +24,7 @@ class NoHosts(Exception):
     """These hosts cannot be made here; the reason is the message."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """A machine, as far as its network goes."""
-
-    address: str
-    """What the other host reaches it at."""
-
-    namespace: str | None = None
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Sockets and processes that this thread makes in the block belong to this host, and stay there."""
-        if self.namespace is None:
-            yield
-            return
-        with Path(f"/proc/self/task/{threading.get_native_id()}/ns/net").open() as home:
-            with (_NETNS / self.namespace).open() as there:
-                _enter(there.fileno())
-            try:
-                yield
-            finally:
-                _enter(home.fileno())
-
-    def connect(self, address: str, port: int) -> socket.socket:
-        """A connection from this host."""
-        with self.inside():
-            return socket.create_connection((address, port), timeout=30)
-
-    def listen(self, address: str, port: int) -> socket.socket:
-        """A listener on this host."""
-        with self.inside():
-            return socket.create_server((address, port))
-
-    def free_port(self) -> int:
-        """A port of this host's address that is free for TCP and UDP."""
-        with self.inside(), socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
-            stream.bind((self.address, 0))
-            port: int = stream.getsockname()[1]
-            datagram.bind((self.address, port))
-            return port
+Host = Machine
 
 
 @dataclass(frozen=True)
@@ -102,7 +61,8 @@ def _namespaces() -> Iterator[Hosts]:
     if not sys.platform.startswith("linux") or os.geteuid() != 0 or shutil.which("ip") is None:
         raise NoHosts("network namespaces need Linux, root and the program ip")
     names = [f"viiwork-{os.getpid()}-{letter}" for letter in "ab"]
-    made = Hosts(Host("192.0.2.1", names[0]), Host("192.0.2.2", names[1]), detour="192.0.2.129")
+    first, second = (_NETNS / name for name in names)
+    made = Hosts(Host("192.0.2.1", first), Host("192.0.2.2", second), detour="192.0.2.129")
     with ExitStack() as stack:
         for name in names:
             stack.callback(_remove, name)
@@ -133,9 +93,3 @@ def _remove(name: str) -> None:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(("ip", *arguments), check=True, capture_output=True, text=True)
-
-
-def _enter(namespace: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

@@ -146,7 +146,7 @@ def test_nodes_without_ipv4_are_one_mesh(machines: Crew) -> None:
     for name in (ALPHA, BETA):
         machines.machine(name).run("ip", "-4", "address", "flush", "dev", PORT)
     # The test speaks to each over its own loopback.
-    alpha, beta = (Host("127.0.0.1", machines.host(name).namespace) for name in (ALPHA, BETA))
+    alpha, beta = (Host("127.0.0.1", machines.machine(name).namespace) for name in (ALPHA, BETA))
     machines.start(ALPHA, host=alpha, advertise="fd00:77::1")
     seeds = [f"[fd00:77::1]:{GOSSIP}"]
     machines.start(BETA, machines.engine(BETA), host=beta, advertise="fd00:77::2", seeds=seeds)
@@ -174,7 +174,7 @@ def test_an_address_that_is_told_twice_or_is_its_own_is_joined_once(machines: Cr
 def test_two_machines_of_one_address_harm_nobody_else(machines: Crew) -> None:
     """The fourth takes the second one's address, and its node begins at it too."""
     trio(machines)
-    alpha, taken, delta = machines[ALPHA], machines.machine(BETA).address, machines.host(DELTA)
+    alpha, taken, delta = machines[ALPHA], machines.machine(BETA).address, machines.machine(DELTA)
     machines.machine(DELTA).run("ip", "address", "add", f"{taken}/24", "dev", PORT)
     with machines.load(ALPHA) as load:
         inside = Host("127.0.0.1", delta.namespace)

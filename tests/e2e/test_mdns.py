@@ -184,7 +184,7 @@ def only_ipv6(cable: Hosts) -> None:
 
 
 def ip(host: Host, *arguments: str) -> None:
-    subprocess.run(("ip", "-n", str(host.namespace), *arguments), check=True, capture_output=True)
+    subprocess.run(("ip", "-n", host.namespace.name, *arguments), check=True, capture_output=True)
 
 
 def test_machines_without_ipv4_see_each_other(cable: Hosts, tmp_path: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 import click
 import msgspec
 
+from viiwork_core.cli.answer import asking, json_text, print_json, print_table
 from viiwork_core.cli.operator import Operator
 from viiwork_core.config.durations import parse_duration
-from viiwork_core.config.load import load_config
 from viiwork_core.errors import ConfigError, ViiworkError
 
 PATH: Final = "/v1/aliases"
@@ -42,39 +39,20 @@ _fallback = click.option("--fallback", "fallbacks", multiple=True, help="A model
 _force = click.option("--force", is_flag=True, help="Also when no node serves the target now.")
 
 
-def _asking(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which node is meant; the command gets an Operator, and whether it is to print JSON."""
-
-    @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's configuration.")
-    @click.option("--node", "api", help="Another node than this machine's: http://HOST:PORT.")
-    @click.option("--secret-env", "variable", help="The variable with the mesh's secret; default: mesh.secret_env.")
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    @functools.wraps(command)
-    def asking(file: Path | None, api: str | None, variable: str | None, *, as_json: bool, **more: Any) -> None:
-        config = load_config(file, os.environ)
-        node = Operator.at(api, config, variable) if api else Operator.here(config, variable)
-        command(node, as_json=as_json, **more)
-
-    return asking
-
-
 @click.group()
 def alias() -> None:
     """Names that stand for models, the same on every node of the mesh."""
 
 
 @alias.command()
-@_asking
+@asking
 def ls(node: Operator, *, as_json: bool) -> None:
     """List all aliases and what they stand for now."""
     answer = node.ask("GET", PATH)
     if as_json:
-        _print(answer)
+        print_json(answer)
         return
-    rows = [_COLUMNS, *(_row(one) for one in answer["aliases"])]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table([_COLUMNS, *map(_row, answer["aliases"])])
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
@@ -89,7 +67,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 @_force
 @_timeout
 @_wait
-@_asking
+@asking
 def set_(
     node: Operator,
     name: str,
@@ -111,7 +89,7 @@ def set_(
 @click.argument("name")
 @_timeout
 @_wait
-@_asking
+@asking
 def rm(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
     """Let NAME stand for nothing, on all nodes."""
     _tell(node, node.ask("DELETE", f"{PATH}/{_named(name)}"), timeout, wait=wait, as_json=as_json)
@@ -121,7 +99,7 @@ def rm(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) 
 @click.argument("name")
 @_timeout
 @_wait
-@_asking
+@asking
 def revert(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
     """Let NAME stand for what it stood for before; a second time undoes that."""
     _tell(node, node.ask("POST", f"{PATH}/{_named(name)}/revert", {}), timeout, wait=wait, as_json=as_json)
@@ -129,12 +107,12 @@ def revert(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bo
 
 @alias.command()
 @click.argument("name")
-@_asking
+@asking
 def history(node: Operator, name: str, *, as_json: bool) -> None:
     """Show what NAME stands for and stood for, the newest first."""
     info = node.ask("GET", f"{PATH}/{_named(name)}")
     if as_json:
-        _print(info)
+        print_json(info)
         return
     now = {"ver": info["version"], "by": info["updated_by"], "ts": info["updated_at"]}
     for one in ({**info, **now}, *info["history"]):
@@ -144,11 +122,11 @@ def history(node: Operator, name: str, *, as_json: bool) -> None:
 
 @alias.command()
 @click.argument("to", metavar="[FILE]", type=click.File("w", atomic=True), default="-")
-@_asking
+@asking
 def export(node: Operator, to: TextIO, *, as_json: bool) -> None:
     """Write all aliases with their histories to FILE, or print them, as JSON."""
     del as_json  # it is JSON anyhow
-    to.write(_json({"v": 1, "aliases": {name: one for page in _pages(node) for name, one in page.items()}}) + "\n")
+    to.write(json_text({"v": 1, "aliases": {name: one for page in _pages(node) for name, one in page.items()}}) + "\n")
 
 
 def _pages(node: Operator) -> Iterator[dict[str, Any]]:
@@ -161,7 +139,7 @@ def _pages(node: Operator) -> Iterator[dict[str, Any]]:
 
 @alias.command(name="import")
 @click.argument("source", metavar="[FILE]", type=click.File("rb"), default="-")
-@_asking
+@asking
 def import_(node: Operator, source: BinaryIO, *, as_json: bool) -> None:
     """Set every alias in FILE, as `export` wrote it, whether its target is served or not. Deleted ones are left out."""
     done: dict[str, str] = {}
@@ -172,7 +150,7 @@ def import_(node: Operator, source: BinaryIO, *, as_json: bool) -> None:
         except ViiworkError as error:
             done[name] = f"refused: {error.message}"
     if as_json:
-        _print(done)
+        print_json(done)
     else:
         for name, what in done.items():
             click.echo(f"{name}: {what}")
@@ -221,7 +199,7 @@ def _tell(node: Operator, answer: dict[str, Any], timeout: float, *, wait: bool,
         time.sleep(LOOK_S)
         members = node.ask("GET", path)["members"]
     if as_json:
-        _print({**answer, "members": members})
+        print_json({**answer, "members": members})
     else:
         click.echo(f"{answer['name']} -> {_meaning(answer['entry'])}{'' if answer['changed'] else ' (as it was)'}")
         click.echo(f"{members['have']} of {members['alive']} members have it{_missing(members['missing'])}")
@@ -237,11 +215,3 @@ def _meaning(write: dict[str, Any]) -> str:
     if not write.get("target"):
         return "nothing"
     return ", else ".join((write["target"], *write.get("fallbacks", ())))
-
-
-def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
-def _print(value: object) -> None:
-    click.echo(_json(value))

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
+from viiwork_core.cli.answer import asking, print_json, print_table
 from viiwork_core.cli.operator import Operator
-from viiwork_core.cli.table import Screen
-from viiwork_core.config.load import load_config
 
 PATH: Final = "/v1/kv"
 FORGET: Final = "/v1/kv/forget"
@@ -36,36 +30,20 @@ _TURNS: Final = ("MODEL", "SWITCH", "WARM", "PARTLY", "COLD", "UNKNOWN")
 _MIB: Final = 1 << 20
 
 
-def _asking(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which node is meant; the command gets an Operator, and whether it is to print JSON."""
-
-    @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's configuration.")
-    @click.option("--node", "api", help="Another node than this machine's: http://HOST:PORT.")
-    @click.option("--secret-env", "variable", help="The variable with the mesh's secret; default: mesh.secret_env.")
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    @functools.wraps(command)
-    def asking(file: Path | None, api: str | None, variable: str | None, *, as_json: bool, **more: Any) -> None:
-        config = load_config(file, os.environ)
-        node = Operator.at(api, config, variable) if api else Operator.here(config, variable)
-        command(node, as_json=as_json, **more)
-
-    return asking
-
-
 @click.group()
 def kv() -> None:
     """The caches of sessions, and what moving them between hosts did."""
 
 
 @kv.command()
-@_asking
+@asking
 def ls(node: Operator, *, as_json: bool) -> None:
     """List the sessions whose caches a node has: in its engines, and as replicas for others."""
     answer = node.ask("GET", PATH)
     if as_json:
-        _print(answer)
+        print_json(answer)
         return
-    _table([_HELD, *map(_held, answer["sessions"])])
+    print_table([_HELD, *map(_held, answer["sessions"])])
     if store := answer["store"]:
         click.echo(f"replicas: {_mib(store['used_bytes'])} of {_mib(store['max_bytes'])} MiB")
     if answer["forgotten"]:
@@ -84,7 +62,7 @@ def _slot(one: dict[str, Any]) -> str:
 
 @kv.command()
 @click.argument("session")
-@_asking
+@asking
 def forget(node: Operator, session: str, *, as_json: bool) -> None:
     """Drop all that the mesh keeps of SESSION: the client's name for it, or its key as `viiwork kv ls` shows it.
 
@@ -93,7 +71,7 @@ def forget(node: Operator, session: str, *, as_json: bool) -> None:
     answer = node.ask("POST", FORGET, {"session": session})
     members = answer["members"]
     if as_json:
-        _print(answer)
+        print_json(answer)
     else:
         late = f"; not yet: {', '.join(members['missing'])} (they hear of it soon)" if members["missing"] else ""
         click.echo(f"forgotten: {', '.join(answer['sessions'])}; replicas dropped: {answer['replicas']}")
@@ -103,24 +81,24 @@ def forget(node: Operator, session: str, *, as_json: bool) -> None:
 
 
 @kv.command()
-@_asking
+@asking
 def stats(node: Operator, *, as_json: bool) -> None:
     """Show what moving caches did and took since the node's start, and how its sessions' turns came out."""
     answer = node.ask("GET", PATH)
     if as_json:
-        _print({"node": answer["node"], "store": answer["store"], "models": answer["models"]})
+        print_json({"node": answer["node"], "store": answer["store"], "models": answer["models"]})
         return
     models = answer["models"]
     if not models:
         click.echo("no model of this node has kv_share")
         return
-    _table([_FIGURES, *map(_figures, models)])
+    print_table([_FIGURES, *map(_figures, models)])
     for one in models:
         if reason := one.get("reason"):
             click.echo(f"{one['name']}: {reason}")
     if rows := [row for one in models for row in _turns(one)]:
         click.echo()
-        _table([_TURNS, *rows])
+        print_table([_TURNS, *rows])
 
 
 def _figures(one: dict[str, Any]) -> tuple[str, ...]:
@@ -142,14 +120,5 @@ def _turns(one: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(rows: list[tuple[str, ...]]) -> None:
-    for line in Screen.here().table(rows):
-        click.echo(line)
-
-
 def _mib(size: int) -> str:
     return f"{size / _MIB:.1f}"
-
-
-def _print(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

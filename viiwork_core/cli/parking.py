@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 
+from viiwork_core.cli.answer import print_json
 from viiwork_core.cli.operator import Operator
 from viiwork_core.config.load import load_config
 
@@ -39,7 +39,7 @@ def _park(path: str, models: tuple[str, ...], file: Path | None, *, as_json: boo
     config = load_config(file, os.environ)
     answer = Operator.here(config).ask("POST", path, {"models": models} if models else {})
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        print_json(answer)
         return
     for model in answer["models"]:
         click.echo(f"{model['name']}: {'' if model['changed'] else 'already '}{'down' if model['parked'] else 'up'}")

@@ -7,19 +7,15 @@ node answers.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
+from viiwork_core.cli.answer import asking, print_json, print_table
 from viiwork_core.cli.main import Failure
 from viiwork_core.cli.operator import Operator
-from viiwork_core.cli.table import Screen
-from viiwork_core.config.load import load_config
 from viiwork_core.errors import ViiworkError
 from viiwork_core.observe.events import plain
 
@@ -40,17 +36,13 @@ class NoAnswer(Failure):
 
 
 def asking_node(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which node is meant; the command gets what asks it, and whether it is to print JSON."""
+    """As `asking`, for commands whose status 2 says that no node answers."""
+    ask = asking(command)
 
-    @click.option("--config", "file", type=click.Path(path_type=Path), help="The node's configuration.")
-    @click.option("--url", help="Another node than this machine's: http://HOST:PORT.")
-    @click.option("--json", "as_json", is_flag=True, help="Print the node's answer as JSON.")
-    @functools.wraps(command)
-    def asked(file: Path | None, url: str | None, *, as_json: bool, **more: Any) -> None:
+    @functools.wraps(ask)
+    def asked(**options: Any) -> None:
         try:
-            config = load_config(file, os.environ)
-            node = Operator.at(url, config) if url else Operator.here(config)
-            command(node, as_json=as_json, **more)
+            ask(**options)
         except ViiworkError as error:
             raise NoAnswer(error) from error
 
@@ -67,7 +59,7 @@ def status(node: Operator, *, mesh: bool, as_json: bool) -> None:
     """
     own = node.ask("GET", "/v1/status")
     if as_json:
-        _print(node.ask("GET", "/v1/cluster") if mesh else own)
+        print_json(node.ask("GET", "/v1/cluster") if mesh else own)
     else:
         _show(own, node.ask("GET", "/v1/cluster"), node.ask("GET", "/v1/fleet/capacity") if mesh else None)
     if any(_unwell(model) for model in own["models"]):
@@ -80,27 +72,27 @@ def models(node: Operator, *, as_json: bool) -> None:
     """List the models that clients may ask for, with the smallest context that is served."""
     answer = node.ask("GET", "/v1/models")
     if as_json:
-        _print(answer)
+        print_json(answer)
         return
     rows = [
         (one["id"], one["owned_by"], one.get("target", "-"), str(one.get("context_length", "-")))
         for one in answer["data"]
     ]
-    _table([_MODELS, *rows])
+    print_table([_MODELS, *rows])
 
 
 def _show(own: dict[str, Any], cluster: dict[str, Any], fleet: dict[str, Any] | None) -> None:
     for line in _head(own):
         click.echo(line)
     if own["models"]:
-        _table([_BACKENDS, *(row for model in own["models"] for row in _backends(model))], before="\n")
+        print_table([_BACKENDS, *(row for model in own["models"] for row in _backends(model))], before="\n")
     for line in _reasons(own["models"]):
         click.echo(line)
     members = [one for one in cluster["members"] if one["node_id"] != own["node_id"]]
     if members:
-        _table([_MEMBERS, *map(_member, members)], before="\n")
+        print_table([_MEMBERS, *map(_member, members)], before="\n")
     if fleet is not None:
-        _table([_FLEET, *map(_served, fleet["models"])], before="\n")
+        print_table([_FLEET, *map(_served, fleet["models"])], before="\n")
 
 
 def _head(own: dict[str, Any]) -> Iterator[str]:
@@ -155,12 +147,3 @@ def _time(seconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
-
-
-def _table(rows: Sequence[Row], before: str = "") -> None:
-    lines = Screen.here().table(rows)
-    click.echo(before + "\n".join(lines), color=True)
-
-
-def _print(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
-import msgspec
 
+from viiwork_core.cli.answer import print_json
 from viiwork_core.cli.main import Failure
 from viiwork_core.cli.operator import Operator, Refused
 from viiwork_core.cli.status import asking_node
@@ -35,7 +35,7 @@ def why(node: Operator, *, request_id: str, as_json: bool) -> None:
     except Refused as error:
         raise Failure(error) from error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+        print_json(told)
         return
     for line in text(told, Screen.here()):
         click.echo(line, color=True)

@@ -15,6 +15,9 @@ LIMIT: Final = 256
 ACTIVE_S: Final = 120.0
 """Seconds after which a silent conversation is not expected to go on at any time."""
 
+COUNT_S: Final = 0.5
+"""Seconds for which the number of active conversations is taken for the same."""
+
 TRUSTED: Final = 2
 """Conversations that are taken to have come back before any has, or has not."""
 
@@ -47,6 +50,9 @@ class Published:
         self._models: dict[str, OrderedDict[str, _Served]] = {}
         """By session, the one silent for longest first."""
 
+        self._counted: dict[str, tuple[float, int]] = {}
+        """By model: when the active ones were counted last, and how many they were."""
+
     def ended(self, model: str, head: Head, now: float) -> None:
         """A turn of the conversation has ended on this node."""
         served = self._models.setdefault(model, OrderedDict())
@@ -66,8 +72,14 @@ class Published:
         """How many may go on at any time.
 
         One that had a single turn counts for the share of such that came back: many requests are no conversation, and
-        nothing in them says so.
+        nothing in them says so. Counted once in COUNT_S: each request asks, and each time anew would cost it dearly.
         """
+        counted = self._counted.get(model)
+        if counted is None or now - counted[0] >= COUNT_S:
+            counted = self._counted[model] = (now, self._count(model, now))
+        return counted[1]
+
+    def _count(self, model: str, now: float) -> int:
         sure = unsure = again = over = 0
         for served in self._models.get(model, {}).values():
             recent = now - served.at < ACTIVE_S
@@ -79,5 +91,6 @@ class Published:
 
     def forget(self, session: str) -> None:
         """Publish nothing of a session any more."""
+        self._counted.clear()
         for served in self._models.values():
             served.pop(session, None)

@@ -31,6 +31,9 @@ FEWEST_BIG = 5
 SERVED = 64
 """Requests of late whose time in a slot is remembered."""
 
+SERVICE_STEPS = 8
+"""The median is taken anew once an eighth of what it is taken of is new."""
+
 ROUNDS = 3
 """Times that the two terms are fitted, each with the other's last value."""
 
@@ -75,6 +78,12 @@ class _Model:
     service: deque[float] = field(default_factory=lambda: deque(maxlen=SERVED))
     """Seconds that requests held a slot, of late."""
 
+    service_s: float | None = None
+    """Their median."""
+
+    unheard: int = 0
+    """Of these, those that came after the median was taken."""
+
     fitted: Score | None = None
     """What the samples and the baseline say; kept until one of them changes."""
 
@@ -117,13 +126,18 @@ class Scores:
     def served(self, model: str, seconds: float) -> None:
         """Learn how long a request held its slot, however it ended."""
         known = self._models.get(model)
-        if known is not None and seconds > 0:
-            known.service.append(seconds)
+        if known is None or seconds <= 0:
+            return
+        known.service.append(seconds)
+        known.unheard += 1
+        # Asked more than once a request: the median of many is hardly another after one more.
+        if known.unheard * SERVICE_STEPS > len(known.service):
+            known.service_s, known.unheard = statistics.median(known.service), 0
 
     def service_s(self, model: str) -> float | None:
         """Seconds that a request for the model holds a slot, the median of late; None: not measured."""
         known = self._models.get(model)
-        return statistics.median(known.service) if known is not None and known.service else None
+        return known.service_s if known is not None else None
 
     def score(self, model: str, now: float) -> Score | None:
         """The model's score, to two significant figures; None: not measured."""

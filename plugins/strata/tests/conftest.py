@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,11 @@ from viiwork_strata.testing import CHECKOUT, write_config
 
 SESSION = SessionRef(key="5e551011")
 OPTIONS = StrataOptions.model_validate({"dir": CHECKOUT, "python": sys.executable, "warmup": 0})
+
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "hello, which of you is here?"}]
+LONG = [{"role": "user", "content": "a conversation of some length " * 20}]
 
 
 @pytest.fixture
@@ -150,3 +156,26 @@ async def answers(engine: StrataEngine, address: Address) -> bool:
         return (await engine.probe(address)).ready
     except EngineUnreachable:
         return False
+
+
+async def get(running: Running, path: str, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        return await client.get(running.address.url + path, headers=headers)
+
+
+async def events(running: Running, **body: object) -> list[str]:
+    """A stream's lines, comments among them."""
+    answer = await running.post(CHAT, {"messages": HELLO, "stream": True, **body})
+    return [line for line in answer.text.split("\n\n") if line]
+
+
+async def until_says(running: Running, path: str, **wanted: object) -> None:
+    async def is_so() -> bool:
+        return bool(wanted.items() <= (await get(running, path)).json().items())
+
+    await until(is_so)
+
+
+async def kill_engine(running: Running) -> None:
+    running.process.send_signal(signal.SIGUSR1)
+    await until_says(running, "/health", loaded=False)

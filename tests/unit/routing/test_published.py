@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from viiwork_core.routing.conversation import Mark
 from viiwork_core.routing.heads import Head, Kind
-from viiwork_core.routing.published import ACTIVE_S, LIMIT, Place, Published
+from viiwork_core.routing.published import ACTIVE_S, COUNT_S, LIMIT, Place, Published
 
 
 def head(session: str, turn: int = 1) -> Head:
@@ -42,7 +42,8 @@ def test_what_seldom_comes_back_is_hardly_active() -> None:
     assert book.active("m", 2 * ACTIVE_S) == 0
     for n in range(10):
         book.ended("m", head(f"new {n}", turn=2), 2 * ACTIVE_S)
-    assert book.active("m", 2 * ACTIVE_S) == 10, "these came back"
+    assert book.active("m", 2 * ACTIVE_S) == 0, "counted a moment ago"
+    assert book.active("m", 2 * ACTIVE_S + COUNT_S) == 10, "these came back"
 
 
 def test_who_was_silent_for_long_is_not_active() -> None:

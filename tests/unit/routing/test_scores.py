@@ -130,3 +130,17 @@ def test_a_score_is_never_below_zero(samples: list[Sample]) -> None:
 def test_typical_is_the_median_of_each_term() -> None:
     assert Score.median([]) is None
     assert Score.median([Score(1, 30), Score(2, 10), Score(9, 20)]) == Score(2, 20)
+
+
+def test_the_time_in_a_slot_is_a_median_of_late() -> None:
+    made = scores()
+    assert made.service_s("m") is None
+    for seconds in (1.0, 1.0, 9.0):
+        made.served("m", seconds)
+    assert made.service_s("m") == 1.0
+    for _ in range(100):
+        made.served("m", 5.0)
+    assert made.service_s("m") == 5.0
+    made.served("m", 0.0)
+    made.served("stranger", 1.0)
+    assert made.service_s("stranger") is None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import click
-import msgspec
 
+from viiwork_core.cli.answer import print_json
 from viiwork_core.cli.table import Screen
 from viiwork_core.config.masks import Masks
 from viiwork_core.contracts.doctor import Finding, Level
@@ -60,7 +60,7 @@ class Report:
         """Say what it comes to; the exit status."""
         levels = Counter(one.finding.level for one in self.told)
         if self._as_json:
-            click.echo(msgspec.json.format(msgspec.json.encode([_object(one) for one in self.told]), indent=2).decode())
+            print_json([_object(one) for one in self.told])
         else:
             counted = (f"{levels[level]} {level}{'' if level is Level.OK else 's'}" for level in Level)
             click.echo(", ".join(counted))
