@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 from viiwork_core import Address, Context, EngineRefused, EngineUnreachable, Spec
 from viiwork_strata.engine import StrataEngine
 from viiwork_strata.testing import write_config
+from viiwork_strata.testing.double import Told
+from viiwork_strata.testing.handler import DoubleServer
+from viiwork_strata.testing.machine import Machine
+from viiwork_strata.testing.settings import parse
 
 from .conftest import (
     CHAT,
@@ -200,6 +205,20 @@ async def test_its_end_takes_time_and_a_second_signal_cuts_it_short(tmp_path: Pa
         assert await anyio.to_thread.run_sync(process.wait, 20) == 0
         assert process.stdout.read() == b"[strata] the engine is killed\n"
         process.stdout.close()
+
+
+def test_a_signal_between_two_requests_ends_it_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*_: object) -> None:
+        raise Told
+
+    settings = parse(["--config", str(write_config(tmp_path, "tiny")), "--port", "0"])
+    monkeypatch.setattr(DoubleServer, "process_request", told)
+    with (
+        DoubleServer(Machine(settings)) as server,
+        socket.create_connection(server.server_address[:2]),
+        pytest.raises(Told),
+    ):
+        server.serve_forever(poll_interval=0.05)
 
 
 async def test_it_is_run_by_hand(tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ from viiwork_strata.testing.machine import Machine
 from viiwork_strata.testing.settings import Settings, parse
 
 
-class _Told(Exception):
-    """To end, by a signal."""
+class Told(BaseException):
+    """To end, by a signal. No Exception: the server would take one that comes between two requests for a request's
+    failure, and serve on."""
 
 
 def _stop(*_: object) -> None:
-    raise _Told
+    raise Told
 
 
 def _say(line: str) -> None:
@@ -63,12 +64,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = parse(argv)
     try:
         _serve(settings)
-    except _Told:
+    except Told:
         try:
             _say("[strata] stopping the engine")
             time.sleep(settings.stop_seconds)
             _say("[strata] the engine has stopped")
-        except _Told:
+        except Told:
             _say("[strata] the engine is killed")
 
 
