@@ -159,7 +159,7 @@ def test_each_clause_has_a_transfer_that_breaks_it() -> None:
 @pytest.mark.parametrize(("number", "transfer"), BROKEN)
 def test_a_broken_transfer_is_found(tmp_path: Path, number: int, transfer: type[FakeCacheTransfer]) -> None:
     clause = next(one for one in CACHE_CLAUSES if one.number == number)
-    findings = asyncio.run(judge(clause, case(tmp_path, transfer)))
-    assert [finding.clause for finding in findings] == [number]
-    assert findings[0].problem
-    assert "TypeError" not in findings[0].problem, "it is broken in another way than is meant"
+    breaches = asyncio.run(judge(clause, case(tmp_path, transfer)))
+    assert [breach.clause for breach in breaches] == [number]
+    assert breaches[0].problem
+    assert "TypeError" not in breaches[0].problem, "it is broken in another way than is meant"

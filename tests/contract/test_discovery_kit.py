@@ -268,9 +268,9 @@ def test_each_clause_has_a_source_that_breaks_it() -> None:
 def test_a_broken_source_is_found(tmp_path: Path, number: int, discovery: type[Board], told: str) -> None:
     clause = next(one for one in DISCOVERY_CLAUSES if one.number == number)
     tried = replace(case(tmp_path, discovery), look_within=0.3, found_within=0.3, at_once=0.3)
-    (finding,) = asyncio.run(judge(clause, tried))
-    assert finding.clause == number
-    assert told in finding.problem
+    (breach,) = asyncio.run(judge(clause, tried))
+    assert breach.clause == number
+    assert told in breach.problem
 
 
 def test_a_clause_that_is_left_out_says_why(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
 from viiwork_core.contracts.engine import Address, Launch, Load, Probe, SlotLoad, Spec, StreamEnd, UsageSource, Wire
 from viiwork_core.errors import EngineUnreachable
-from viiwork_core.testing.clauses import Clause, Finding, judge
+from viiwork_core.testing.clauses import Breach, Clause, judge
 from viiwork_core.testing.engine_kit import (
     ENGINE_CLAUSES,
     STARTED,
@@ -216,7 +216,7 @@ def clause(number: int) -> Clause[EngineCase]:
     return next(one for one in ENGINE_CLAUSES if one.number == number)
 
 
-async def check_one(number: int, tried: EngineCase) -> list[Finding]:
+async def check_one(number: int, tried: EngineCase) -> list[Breach]:
     if number not in LIVE:
         return await judge(clause(number), tried)
     async with tried.opened() as engine, launched(engine, tried.spec) as process:
@@ -242,9 +242,9 @@ def test_each_clause_has_an_engine_that_breaks_it() -> None:
 
 @pytest.mark.parametrize(("number", "broken"), BROKEN)
 def test_a_broken_engine_is_found(tmp_path: Path, number: int, broken: Broken) -> None:
-    findings = asyncio.run(check_one(number, broken(tmp_path)))
-    assert [finding.clause for finding in findings] == [number]
-    assert findings[0].problem
+    breaches = asyncio.run(check_one(number, broken(tmp_path)))
+    assert [breach.clause for breach in breaches] == [number]
+    assert breaches[0].problem
 
 
 class Whole(FakeEngine, Advises, Versioned, WarmsUp):
@@ -278,7 +278,7 @@ def test_a_clause_that_is_left_out_says_why(tmp_path: Path) -> None:
     assert not [one for one in verdicts if one.outcome == "fail"]
 
 
-def test_an_engine_that_does_not_start_is_one_finding(tmp_path: Path) -> None:
-    findings = asyncio.run(check_engine(case(tmp_path, exit_at_start=True)))
-    assert [finding.clause for finding in findings] == [STARTS.number]
-    assert "told to exit at start" in findings[0].problem
+def test_an_engine_that_does_not_start_is_one_breach(tmp_path: Path) -> None:
+    breaches = asyncio.run(check_engine(case(tmp_path, exit_at_start=True)))
+    assert [breach.clause for breach in breaches] == [STARTS.number]
+    assert "told to exit at start" in breaches[0].problem

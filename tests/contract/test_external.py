@@ -11,7 +11,7 @@ import pytest
 from viiwork_core.builtin.external import External, ExternalOptions
 from viiwork_core.contracts.engine import Address, Launch, Load, Probe, Spec, Wire
 from viiwork_core.engines.listener import free_port
-from viiwork_core.testing.clauses import Finding
+from viiwork_core.testing.clauses import Breach
 from viiwork_core.testing.engine_kit import EngineCase, check_engine, kit_context
 from viiwork_core.testing.fake_backend import fake_backend
 from viiwork_core.testing.servers import running
@@ -21,10 +21,10 @@ SPEC = Spec(model="tiny", index=0, backends=1, path=None, context=4096, parallel
 OTHER_NAME = "what-the-server-calls-it"
 
 
-def findings(folder: Path, engine: type[External] = External, **block: Any) -> list[Finding]:
+def breaches(folder: Path, engine: type[External] = External, **block: Any) -> list[Breach]:
     """What the kit says of `engine`, attached to a fake engine that is known there by another name."""
 
-    async def scene() -> list[Finding]:
+    async def scene() -> list[Breach]:
         spec = replace(SPEC, model=OTHER_NAME)
         async with fake_backend(folder, spec=spec, only_model=True) as backend:
             block.update(urls=[backend.process.address.url], model=OTHER_NAME)
@@ -34,12 +34,12 @@ def findings(folder: Path, engine: type[External] = External, **block: Any) -> l
     return asyncio.run(scene())
 
 
-def numbers(found: list[Finding]) -> list[int]:
+def numbers(found: list[Breach]) -> list[int]:
     return [one.clause for one in found]
 
 
 def test_the_external_engine_keeps_all_clauses(tmp_path: Path) -> None:
-    assert findings(tmp_path) == []
+    assert breaches(tmp_path) == []
 
 
 class Launches(External):
@@ -88,26 +88,26 @@ class ItsOwnName(External):
     [(Launches, 3), (Twice, 4), (Guesses, 6), (NeverReady, 9)],
 )
 def test_an_engine_that_attaches_wrongly_is_found(tmp_path: Path, engine: type[External], broken: int) -> None:
-    assert numbers(findings(tmp_path, engine)) == [broken]
+    assert numbers(breaches(tmp_path, engine)) == [broken]
 
 
 def test_an_engine_that_attaches_to_nothing_is_found(tmp_path: Path) -> None:
-    assert numbers(findings(tmp_path, Nowhere)) == [4, 9]
+    assert numbers(breaches(tmp_path, Nowhere)) == [4, 9]
 
 
 def test_a_wire_that_changes_is_found(tmp_path: Path) -> None:
-    assert 4 in numbers(findings(tmp_path, Forgets))
+    assert 4 in numbers(breaches(tmp_path, Forgets))
 
 
 def test_a_wrong_name_for_the_server_is_found(tmp_path: Path) -> None:
-    assert 11 in numbers(findings(tmp_path, ItsOwnName))
+    assert 11 in numbers(breaches(tmp_path, ItsOwnName))
 
 
 def test_usage_that_is_not_where_the_options_say_is_found(tmp_path: Path) -> None:
-    assert numbers(findings(tmp_path, usage="absent")) == [15, 17]
+    assert numbers(breaches(tmp_path, usage="absent")) == [15, 17]
 
 
-def test_a_server_that_is_not_ready_is_one_finding(tmp_path: Path) -> None:
+def test_a_server_that_is_not_ready_is_one_breach(tmp_path: Path) -> None:
     case = EngineCase(
         External,
         ExternalOptions(urls=(f"http://127.0.0.1:{free_port()}",)),
@@ -127,7 +127,7 @@ def test_a_real_llama_server_is_one_that_can_be_attached_to(tmp_path: Path) -> N
     context = kit_context(tmp_path)
     spec = replace(SPEC, model="theirs", path=write_gguf(tmp_path / "1.gguf"))
 
-    async def scene() -> list[Finding]:
+    async def scene() -> list[Breach]:
         engine = llamacpp.LlamaCpp(llamacpp.LlamaCppOptions(threads=1), context)
         async with engine, running(engine, spec) as address:
             options = ExternalOptions(urls=(f"{address.url}/v1",))

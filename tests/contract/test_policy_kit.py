@@ -217,9 +217,9 @@ def test_each_clause_has_a_policy_that_breaks_it() -> None:
 @pytest.mark.parametrize(("number", "policy", "told"), BROKEN)
 def test_a_broken_policy_is_found(number: int, policy: type[Sound], told: str) -> None:
     clause = next(one for one in POLICY_CLAUSES if one.number == number)
-    (finding,) = asyncio.run(judge(clause, case(policy)))
-    assert finding.clause == number
-    assert told in finding.problem
+    (breach,) = asyncio.run(judge(clause, case(policy)))
+    assert breach.clause == number
+    assert told in breach.problem
 
 
 def test_the_kit_leaves_the_common_generator_alone() -> None:

@@ -30,6 +30,9 @@ LOOK_S: Final = 10.0
 MAX_SIGHTINGS: Final = 512
 """Of one source in one look: a source that listens to the network can be flooded."""
 
+LONGEST_S: Final = 300.0
+"""Longest wait between two tries: a node that comes up late and looks for nobody itself is found within this time."""
+
 MAX_ADDRESSES: Final = 16
 """Of one node that are tried."""
 
@@ -111,7 +114,9 @@ class Joining:
         self._interval_s = interval_s
         self._clock = clock
         self._explain = explain
-        self._diallings = {source: Dialling(clock, interval_s) for source in self._sources}
+        # Half an interval, so that the look after a first failure tries again.
+        first_s = interval_s / 2
+        self._diallings = {source: Dialling(clock, first_s=first_s, longest_s=LONGEST_S) for source in self._sources}
         self._at_once = asyncio.Semaphore(JOINS_AT_ONCE)
         self._in_progress: set[str] = set()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,27 +17,17 @@ import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
+from viiwork_core.mesh.dialling import Dialling
 from viiwork_core.mesh.member import split_address
 from viiwork_core.mesh.membership import GUESSES_AT_ONCE, Membership
 
 MAX_UNCERTAIN: Final = 8192
 """Uncertain sightings of one source in one look that are taken."""
 
-MAX_RECORDS: Final = 4 * MAX_UNCERTAIN
-"""Beyond, all is forgotten, which costs a few vain dials."""
-
 LONGEST_S: Final = 1800.0
+"""Longest wait between two dials of a machine that never answered."""
 
 _log = structlog.get_logger("viiwork.mesh")
-
-
-@dataclass(slots=True)
-class _Record:
-    """What is known of a place that was dialled, or that a member had."""
-
-    failures: int = 0
-    due: float = 0.0
-    answered: bool = False
 
 
 class Patience:
@@ -47,9 +36,7 @@ class Patience:
     def __init__(self, membership: Membership, *, clock: Clock, first_s: float) -> None:
         """`first_s`: the wait after a first failure, doubled by each further one up to half an hour."""
         self._membership = membership
-        self._clock = clock
-        self._first_s = first_s
-        self._records: dict[str, _Record] = {}
+        self._dialling = Dialling(clock, first_s=first_s, longest_s=LONGEST_S)
         self._waiting: asyncio.Queue[Sighting] = asyncio.Queue()
         self._queued: set[str] = set()
 
@@ -66,27 +53,18 @@ class Patience:
     def offer(self, sightings: Iterable[Sighting]) -> list[Sighting]:
         """Take what is to be dialled in time, the least tried first. Returns those that answered before: they are
         nodes, not to be waited for here."""
+        dialling = self._dialling
         for member in self._membership.members():
-            self.note(member.gossip, answered=True)
-        now, unknown = self._clock.monotonic(), _Record()
-        known = [(self._records.get(sighting.address, unknown), sighting) for sighting in sightings]
-        due = [(record, one) for record, one in known if not record.answered and record.due <= now]
-        for _, one in sorted(due, key=lambda pair: (pair[0].failures, pair[0].due)):
-            if one.address not in self._queued:
+            dialling.note(member.gossip, answered=True)
+        answered, unknown = [], []
+        for sighting in sightings:
+            (answered if dialling.has_answered(sighting.address) else unknown).append(sighting)
+        due = [one for one in unknown if dialling.is_due(one.address)]
+        for one in sorted(due, key=lambda sighting: dialling.order(sighting.address)):
+            if one.address not in self._queued:  # a source may see it twice
                 self._queued.add(one.address)
                 self._waiting.put_nowait(one)
-        return [one for record, one in known if record.answered]
-
-    def note(self, address: str, *, answered: bool) -> None:
-        """`address` was dialled, or it is a member's."""
-        if len(self._records) >= MAX_RECORDS:
-            self._records.clear()
-        record = self._records.setdefault(address, _Record())
-        if answered:
-            record.answered = True
-        elif not record.answered:
-            wait = min(LONGEST_S, self._first_s * 2 ** min(record.failures, 20))
-            record.failures, record.due = record.failures + 1, self._clock.monotonic() + wait
+        return answered
 
     async def _dial_on(self) -> None:
         while True:
@@ -106,7 +84,7 @@ class Patience:
             answered = await self._membership.join([address]) > 0
         except ValueError:
             answered = False
-        self.note(address, answered=answered)
+        self._dialling.note(address, answered=answered)
         if answered:
             _log.info("joined", address=address, source=sighting.source)
         else:

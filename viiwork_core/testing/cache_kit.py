@@ -23,15 +23,15 @@ from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Engine, Spec
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.errors import CacheRefused, EngineRefused
-from viiwork_core.testing.clauses import Clause, Finding, Verdict, findings, judge, require, verdict
+from viiwork_core.testing.clauses import Breach, Clause, Verdict, breaches, judge, require, verdict
 from viiwork_core.testing.conversation import CHAT, Answer, Message, Talk, Usage, follow_up, opening
 from viiwork_core.testing.servers import READY_LIMIT, kit_context, launched
 
 __all__ = [
     "CACHE_CLAUSES",
+    "Breach",
     "CacheCase",
     "Clause",
-    "Finding",
     "Verdict",
     "check_cache",
     "examine_cache",
@@ -304,6 +304,6 @@ async def examine_cache(case: CacheCase) -> list[Verdict]:
     return [await verdict(clause, case) for clause in CACHE_CLAUSES]
 
 
-async def check_cache(case: CacheCase) -> list[Finding]:
+async def check_cache(case: CacheCase) -> list[Breach]:
     """Check all clauses and return what is wrong, in the clauses' order."""
-    return findings(await examine_cache(case))
+    return breaches(await examine_cache(case))

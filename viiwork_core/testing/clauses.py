@@ -1,4 +1,4 @@
-"""What the kits are made of: numbered clauses, a verdict on each, and findings where one is broken."""
+"""What the kits are made of: numbered clauses, a verdict on each, and breaches where one is broken."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clause(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Breach:
     """A clause that a plugin broke."""
 
     clause: int
@@ -80,11 +80,11 @@ def unchecked(clause: Clause[C], why: str) -> Verdict:
     return Verdict(clause.number, clause.rule, "not checked", why)
 
 
-def findings(verdicts: Sequence[Verdict]) -> list[Finding]:
+def breaches(verdicts: Sequence[Verdict]) -> list[Breach]:
     """What is wrong."""
-    return [Finding(one.clause, one.rule, one.problem) for one in verdicts if one.outcome == "fail"]
+    return [Breach(one.clause, one.rule, one.problem) for one in verdicts if one.outcome == "fail"]
 
 
-async def judge(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) -> list[Finding]:
+async def judge(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) -> list[Breach]:
     """Check one clause: an empty list, or what is wrong."""
-    return findings([await verdict(clause, case, limit=limit)])
+    return breaches([await verdict(clause, case, limit=limit)])

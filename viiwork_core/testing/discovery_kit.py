@@ -24,16 +24,16 @@ from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.errors import DiscoveryFailed, EngineRefused, ViiworkError
-from viiwork_core.testing.clauses import Clause, Finding, Verdict, blaming, findings, judge, require, unchecked, verdict
+from viiwork_core.testing.clauses import Breach, Clause, Verdict, blaming, breaches, judge, require, unchecked, verdict
 from viiwork_core.testing.odd_options import odd_blocks, refuses_unknown_keys
 from viiwork_core.testing.servers import kit_context
 
 __all__ = [
     "CARD",
     "DISCOVERY_CLAUSES",
+    "Breach",
     "Clause",
     "DiscoveryCase",
-    "Finding",
     "Verdict",
     "check_discovery",
     "examine_discovery",
@@ -271,6 +271,6 @@ async def examine_discovery(case: DiscoveryCase, *, left_out: Mapping[int, str] 
     ]
 
 
-async def check_discovery(case: DiscoveryCase) -> list[Finding]:
+async def check_discovery(case: DiscoveryCase) -> list[Breach]:
     """Check all clauses and return what is wrong, in the clauses' order."""
-    return findings(await examine_discovery(case))
+    return breaches(await examine_discovery(case))

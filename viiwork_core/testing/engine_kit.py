@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from viiwork_core.testing.ability_clauses import STARTED_ABILITIES, UNSTARTED_ABILITIES
-from viiwork_core.testing.clauses import Clause, Finding, Verdict, findings, judge, unchecked, verdict
+from viiwork_core.testing.clauses import Breach, Clause, Verdict, breaches, judge, unchecked, verdict
 from viiwork_core.testing.engine_case import EngineCase
 from viiwork_core.testing.servers import attached, kit_context, launched, running
 from viiwork_core.testing.static_clauses import STATIC_CLAUSES
@@ -23,9 +23,9 @@ from viiwork_core.testing.wire_clauses import WIRE_CLAUSES
 
 __all__ = [
     "ENGINE_CLAUSES",
+    "Breach",
     "Clause",
     "EngineCase",
-    "Finding",
     "Verdict",
     "check_engine",
     "examine_engine",
@@ -86,6 +86,6 @@ async def examine_engine(case: EngineCase, *, left_out: Mapping[int, str] | None
     return sorted(verdicts + rest, key=lambda one: one.clause)
 
 
-async def check_engine(case: EngineCase) -> list[Finding]:
+async def check_engine(case: EngineCase) -> list[Breach]:
     """Check all clauses and return what is wrong, in the clauses' order."""
-    return findings(await examine_engine(case))
+    return breaches(await examine_engine(case))

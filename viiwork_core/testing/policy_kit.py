@@ -19,14 +19,14 @@ from pydantic import ValidationError
 from viiwork_core.contracts.options import NoOptions, PluginOptions
 from viiwork_core.contracts.policy import Candidate, Outcome, Policy, Query, Score
 from viiwork_core.errors import ViiworkError
-from viiwork_core.testing.clauses import Clause, Finding, Verdict, blaming, findings, judge, require, verdict
+from viiwork_core.testing.clauses import Breach, Clause, Verdict, blaming, breaches, judge, require, verdict
 from viiwork_core.testing.effort import Effort, TooMuch, outside_calls
 from viiwork_core.testing.odd_options import odd_blocks, refuses_unknown_keys
 
 __all__ = [
     "POLICY_CLAUSES",
+    "Breach",
     "Clause",
-    "Finding",
     "PolicyCase",
     "Verdict",
     "check_policy",
@@ -238,6 +238,6 @@ async def examine_policy(case: PolicyCase) -> list[Verdict]:
     return [await verdict(clause, case) for clause in POLICY_CLAUSES]
 
 
-async def check_policy(case: PolicyCase) -> list[Finding]:
+async def check_policy(case: PolicyCase) -> list[Breach]:
     """Check all clauses and return what is wrong, in the clauses' order."""
-    return findings(await examine_policy(case))
+    return breaches(await examine_policy(case))

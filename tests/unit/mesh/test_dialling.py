@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from viiwork_core.mesh.dialling import LONGEST_S, Dialling
+from viiwork_core.mesh.dialling import Dialling
 from viiwork_core.testing.fake_clock import FakeClock
 
-ADDRESS, FIRST_S = "127.0.0.2:1", 60.0
+ADDRESS, FIRST_S, LONGEST_S, LOOK_S = "127.0.0.2:1", 30.0, 300.0, 60.0
 
 
-def tries(dialling: Dialling, clock: FakeClock, seconds: float, *, every: float = FIRST_S) -> list[float]:
+def tries(dialling: Dialling, clock: FakeClock, seconds: float, *, every: float = LOOK_S) -> list[float]:
     """When the address was tried without an answer, looked at so often."""
     began, at = clock.monotonic(), []
     while clock.monotonic() - began < seconds:
@@ -23,7 +23,7 @@ def tries(dialling: Dialling, clock: FakeClock, seconds: float, *, every: float 
 
 def test_the_waits_grow_to_some_minutes() -> None:
     clock = FakeClock()
-    at = tries(Dialling(clock, FIRST_S), clock, 3600)
+    at = tries(Dialling(clock, first_s=FIRST_S, longest_s=LONGEST_S), clock, 3600)
     waits = [after - before for before, after in pairwise(at)]
     assert waits[:5] == [60, 60, 120, 240, 300]
     assert set(waits[5:]) == {LONGEST_S}
@@ -31,7 +31,7 @@ def test_the_waits_grow_to_some_minutes() -> None:
 
 def test_an_answer_sets_it_back() -> None:
     clock = FakeClock()
-    dialling = Dialling(clock, FIRST_S)
+    dialling = Dialling(clock, first_s=FIRST_S, longest_s=LONGEST_S)
     tries(dialling, clock, 900)
     dialling.note(ADDRESS, answered=True)
     assert tries(dialling, clock, 300) == [0, 60, 120, 180, 240], "it has answered once: it is tried at every look"
@@ -39,7 +39,7 @@ def test_an_answer_sets_it_back() -> None:
 
 def test_what_is_not_seen_any_more_is_forgotten() -> None:
     clock = FakeClock()
-    dialling = Dialling(clock, FIRST_S)
+    dialling = Dialling(clock, first_s=FIRST_S, longest_s=LONGEST_S)
     tries(dialling, clock, 900)
     dialling.note(ADDRESS, answered=False)
     assert not dialling.is_due(ADDRESS)

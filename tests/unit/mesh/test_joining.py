@@ -140,16 +140,21 @@ class Stuck(Listed):
         yield Sighting("127.0.0.9:1", self.name)
 
 
+LOOK_S = 15.0
+
+
 def rounds(
     twin: Twin, *sources: Discovery, count: int = 1, between: Callable[[], object] = lambda: None
 ) -> list[EventDict]:
-    """Look `count` times, and return the log."""
+    """Look `count` times, an interval apart, and return the log."""
 
     async def run() -> None:
-        joining = Joining(twin, sources, clock=SystemClock())
+        clock = FakeClock()
+        joining = Joining(twin, sources, clock=clock, interval_s=LOOK_S)
         for _ in range(count):
             await joining.once()
             between()
+            clock.advance(LOOK_S)
 
     with capture_logs() as logs:
         asyncio.run(run())

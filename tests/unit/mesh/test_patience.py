@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from viiwork_core.contracts.context import CommandOutput, Context
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.options import NoOptions
-from viiwork_core.mesh import patience
+from viiwork_core.mesh import dialling, patience
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.membership import GUESSES_AT_ONCE
 from viiwork_core.mesh.patience import LONGEST_S, Patience, PatientSource
@@ -169,10 +169,15 @@ def test_a_large_network_is_dialled_whole_a_few_at_a_time_and_without_noise() ->
 
 
 def test_the_least_tried_is_dialled_first() -> None:
-    scene = Scene(machine(1), machine(2))
-    scene.patience.note(ONE, answered=False)
-    scene.clock.advance(FIRST_S)
-    assert scene.looks(1) == [([], [machine(2).address, ONE])]
+    scene = Scene(machine(1))
+
+    async def looks() -> tuple[list[str], list[str]]:
+        await scene.look()
+        scene.clock.advance(FIRST_S)
+        scene.everyone.all = (machine(1), machine(2))
+        return await scene.look()
+
+    assert asyncio.run(looks()) == ([], [machine(2).address, ONE])
 
 
 def test_what_is_no_address_is_not_dialled() -> None:
@@ -181,7 +186,7 @@ def test_what_is_no_address_is_not_dialled() -> None:
 
 def test_a_flood_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "MAX_UNCERTAIN", 3)
-    monkeypatch.setattr(patience, "MAX_RECORDS", 2)
+    monkeypatch.setattr(dialling, "MAX_RECORDS", 2)
     scene = Scene(*map(machine, range(9)))
     (_, first), (_, second) = scene.looks(2)
     assert first == [machine(number).address for number in range(3)]
