@@ -56,7 +56,8 @@ class Patience:
         dialling = self._dialling
         for member in self._membership.members():
             dialling.note(member.gossip, answered=True)
-        answered, unknown = [], []
+        answered: list[Sighting] = []
+        unknown: list[Sighting] = []
         for sighting in sightings:
             (answered if dialling.has_answered(sighting.address) else unknown).append(sighting)
         due = [one for one in unknown if dialling.is_due(one.address)]
