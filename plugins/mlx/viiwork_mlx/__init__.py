@@ -6,7 +6,7 @@ from viiwork_core import CacheTransfer, Engine, hookimpl
 from viiwork_mlx.cache import MlxCache
 from viiwork_mlx.engine import MlxEngine
 
-VIIWORK_API = (1, 1)
+VIIWORK_API = (1, 2)
 VIIWORK_KIT = "viiwork_mlx.kit:cases"
 
 

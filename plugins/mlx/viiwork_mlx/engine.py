@@ -14,12 +14,15 @@ from viiwork_core import (
     Advises,
     Context,
     Engine,
+    FolderListing,
+    FoundModel,
     Launch,
     Load,
     Phase,
     PluginOptions,
     Prepares,
     Probe,
+    Recognizes,
     RunsOnCpu,
     Spec,
     StreamEnd,
@@ -32,11 +35,12 @@ from viiwork_mlx.control import MlxControl, count
 from viiwork_mlx.folder import check_folders, model_folder, read_model
 from viiwork_mlx.launch import Versions, cache_arguments, launch, read_versions
 from viiwork_mlx.options import MlxOptions
+from viiwork_mlx.recognition import program, recognize
 
 VERSION = re.compile(r"[A-Za-z0-9.+_-]{1,40}")
 
 
-class MlxEngine(Engine, Prepares, Advises, Versioned, RunsOnCpu):
+class MlxEngine(Engine, Prepares, Advises, Versioned, RunsOnCpu, Recognizes):
     """mlx_lm's server in this plugin's wrapper: on Apple silicon, or slowly on a Linux CPU."""
 
     name = "mlx"
@@ -64,6 +68,16 @@ class MlxEngine(Engine, Prepares, Advises, Versioned, RunsOnCpu):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._control.__aexit__(kind, error, trace)
+
+    @classmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        """The folder itself, if it is a model."""
+        return tuple(recognize(folder))
+
+    @classmethod
+    def program(cls) -> str:
+        """The Python that this runs with, if it has mlx_lm."""
+        return program()
 
     async def prepare(self, spec: Spec) -> None:
         """Refuse incomplete folders, or a Python without mlx_lm. Raises ConfigError."""
