@@ -67,7 +67,7 @@ def receiving(file: Path, port: int) -> None:
     store = ReplicaStore(file.parent / "store", 1 << 40, SystemClock(), keep_partials_s=60).open()
     done = asyncio.Event()
 
-    async def take(chunks: AsyncIterator[bytes]) -> None:
+    async def take(_origin: str, chunks: AsyncIterator[bytes]) -> None:
         await receive(chunks, key=KEYS.replica, store=store, accepts=lambda _: None)
         done.set()
 

@@ -207,8 +207,9 @@ class Node:
         """Turn and file of each session's cache there."""
         found = {}
         for file in self.store.glob("*.json"):
-            header = read_header(file)
-            found[header.session] = (header.turn, file.with_suffix(".kv"))
+            with suppress(FileNotFoundError):  # a newer turn has just taken its place
+                header = read_header(file)
+                found[header.session] = (header.turn, file.with_suffix(".kv"))
         return found
 
 

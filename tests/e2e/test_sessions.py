@@ -102,6 +102,31 @@ def test_later_turns_travel_as_deltas(mesh: Mesh) -> None:
     assert mesh.second.events("kv imported", session=moving.key, turn=4)
 
 
+def test_the_way_back_is_a_delta(mesh: Mesh) -> None:
+    """There, back and there again: after the first time only what is new travels, and all turns find their cache."""
+    moving, staying = Conversation(mesh, "to and fro"), Conversation(mesh, "at home")
+    ways = [(mesh.first, mesh.second), (mesh.second, mesh.first), (mesh.first, mesh.second)]
+    before = 0
+    for turn, (node, other) in enumerate(ways, start=1):
+        # So long that without the other node's cache less than nine tenths of the next prompt would be found.
+        words = prose(LONG if turn == 1 else LONG // 2, seed=30 + turn)
+        reply = moving.say(words, on=node.name)
+        size = moving.arrived(other, turn).stat().st_size
+        (told,) = node.heard("kv sent", session=moving.key, turn=turn)
+        assert told["of"] == size
+        assert told["bytes"] < 1.1 * (size - before), f"turn {turn}: {told['bytes']} bytes for {size - before} new"
+        before = size
+        assert staying.say(words, on=FIRST).text == reply.text
+        assert turn == 1 or node.events("kv imported", session=moving.key, turn=turn - 1)
+
+    fourth = moving.say("What came last?", on=SECOND)
+    assert fourth.warmth >= WARM
+    assert staying.say("What came last?", on=FIRST).text == fourth.text
+    for node in (mesh.first, mesh.second):
+        (model,) = node.get("/v1/kv").json["models"]
+        assert 0 < model["sent_share"] < 1
+
+
 def test_a_transfer_that_broke_off_goes_on(mesh: Mesh) -> None:
     moving = Conversation(mesh, "broken off")
     uploads = len(mesh.relay.sizes)

@@ -42,11 +42,15 @@ class Arrival(Generic[_Kept]):
         folder: Path,
         header: ReplicaHeader,
         *,
+        origin: str = "",
         replaced: Iterable[Path],
         install: Callable[[Arrival[_Kept]], _Kept],
         give_up: Callable[[Arrival[_Kept]], None],
     ) -> None:
         self.header = header
+        self.origin = origin
+        """The member that sends it."""
+
         self.unwanted = False
         """Set when the session is forgotten meanwhile."""
 

@@ -9,7 +9,7 @@ import structlog
 
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import BaseMissing, CacheRefused, ResumeFrom, ViiworkError
-from viiwork_core.kvshare.receiving import receive, require_same
+from viiwork_core.kvshare.receiving import SentFile, receive, require_same
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
 from viiwork_core.kvshare.sealing import ReplicaHeader
 from viiwork_core.kvshare.shared_model import SharedModel
@@ -31,14 +31,16 @@ class Intake:
         tally: Tally,
         unmovable: Callable[[str, str | None], bool],
         buried: Callable[[str], int | None],
+        sent: SentFile = lambda _: None,
     ) -> None:
         """`unmovable`: whether a model's caches, of a fingerprint, are of no use here. `buried`: the turn up to which a
-        session is forgotten."""
+        session is forgotten. `sent`: the files that this node has sent."""
         self._book = book
         self._store = store
         self._tally = tally
         self._unmovable = unmovable
         self._buried = buried
+        self._sent = sent
         self._kept: dict[tuple[str, str], None] = {}
         """(model, session) of the replicas that came; some may be gone again."""
 
@@ -54,10 +56,11 @@ class Intake:
         return list(found.values())
 
     async def take(
-        self, chunks: AsyncIterator[bytes], key: bytes, *previous: bytes, models: Mapping[str, SharedModel]
+        self, chunks: AsyncIterator[bytes], *keys: bytes, origin: str, models: Mapping[str, SharedModel]
     ) -> Replica:
-        """Receive a replica, sealed with one of the keys. Raises as `receive` does."""
-        if self._store is None:
+        """Receive a replica from the member `origin`, sealed with one of the keys. Raises as `receive` does."""
+        store, (key, *previous) = self._store, keys
+        if store is None:
             raise CacheRefused("no model's caches are shared here")
         claimed: list[ReplicaHeader] = []
 
@@ -66,7 +69,9 @@ class Intake:
             self._accept(header, models)
 
         try:
-            replica = await receive(chunks, key=key, previous=previous, store=self._store, accepts=accept)
+            replica = await receive(
+                chunks, key=key, previous=previous, store=store, accepts=accept, origin=origin, sent=self._sent
+            )
         except (BaseMissing, ResumeFrom):
             raise  # the sender goes on in another way
         except ViiworkError as error:

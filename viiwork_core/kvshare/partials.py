@@ -70,6 +70,11 @@ class Partials(Generic[_Kept]):
             if (one.model, one.session) == (header.model, header.session) and one.turn <= header.turn:
                 self.give_up(one)
 
+    def forget(self, session: str) -> None:
+        """Drop all parts of a session."""
+        for one in [one for one in self._kept if one.session == session]:
+            self.give_up(one)
+
     def give_up(self, header: ReplicaHeader) -> None:
         """Drop a part, if there is one."""
         if (partial := self._kept.pop(header, None)) is not None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -15,6 +18,12 @@ from viiwork_core.kvshare.rebuild import Rebuild
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
 from viiwork_core.kvshare.sealing import BLOCK, Opener, ReplicaHeader
 
+AHEAD: Final = 4 * BLOCK
+"""Bytes of a stream that are taken from the network while a thread is busy with those before them."""
+
+SentFile = Callable[[ReplicaHeader], Path | None]
+"""The file that this node has sent, if it is the one that a header names as its base; None: it is not kept."""
+
 
 async def receive(
     chunks: AsyncIterator[bytes],
@@ -23,61 +32,129 @@ async def receive(
     previous: Sequence[bytes] = (),
     store: ReplicaStore,
     accepts: Callable[[ReplicaHeader], None],
+    origin: str = "",
+    sent: SentFile = lambda _: None,
 ) -> Replica:
     """Open a stream as it arrives and keep it as a replica when it is whole and right.
 
     `accepts` is called once on this loop, with the header that the first frame has proven and before anything is
-    written; what it raises refuses the transfer. Decryption and disk work run in threads; a few MiB are held.
+    written; what it raises refuses the transfer. Decryption and disk work run in threads; at most twice AHEAD is held.
 
+    `origin`: the member that sends it. `sent`: what this node sent itself, on which a cache that comes back may stand.
     `previous`: keys that are still believed while the mesh changes its secret.
 
     Raises CacheRefused (damaged, cut short, not newer, forgotten meanwhile), BaseMissing for a delta that cannot be
     carried out here, ResumeFrom, StoreFull, and whatever `accepts` or `chunks` raise. After any of them, and after a
     cancellation, nothing of the transfer is left, except where the stream broke off and the store keeps partials.
     """
-    opener = Opener(key, *previous)
-    source = _gathered(chunks)
-    incoming: _Incoming | None = None
+    taking = _Taking(Opener(key, *previous), store, accepts, origin, sent)
+    source = aiter(chunks)
     awaits = False
     try:
         while True:
             awaits = True
-            piece = await anext(source, None)
+            chunk = await anext(source, None)
             awaits = False
-            if piece is None:
-                break
-            blocks = await anyio.to_thread.run_sync(opener.feed, piece)
-            if incoming is None and opener.header is not None:
-                accepts(opener.header)
-                incoming = _Incoming(store, opener.header)
-            if incoming is not None:
-                await anyio.to_thread.run_sync(incoming.write, blocks)
-        opener.finish()
-        if incoming is None:
-            raise CacheRefused("the replica was cut short on its way")
-        return await incoming.commit()
+            if chunk is None:
+                return await taking.end()
+            await taking.take(chunk)
     finally:
-        if incoming is not None:
-            await incoming.leave(broken_off=awaits)
+        await taking.leave(broken_off=awaits)
+
+
+class _Taking:
+    """A stream as it is taken: while a thread opens and writes one part, the loop gathers the next."""
+
+    def __init__(
+        self, opener: Opener, store: ReplicaStore, accepts: Callable[[ReplicaHeader], None], origin: str, sent: SentFile
+    ) -> None:
+        self._opener, self._store, self._accepts = opener, store, accepts
+        self._origin, self._sent = origin, sent
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self._work: asyncio.Task[None] | None = None
+        self._incoming: _Incoming | None = None
+
+    async def take(self, chunk: bytes) -> None:
+        """Once AHEAD bytes wait, this waits too. Raises what an earlier part came to."""
+        self._gathered.append(chunk)
+        self._size += len(chunk)
+        busy = self._work is not None and not self._work.done()
+        if self._size >= (AHEAD if busy else BLOCK):
+            await self._pass_on()
+
+    async def end(self) -> Replica:
+        """The replica, now that the stream has ended."""
+        await self._pass_on()
+        await self._worked()
+        self._opener.finish()
+        if self._incoming is None:
+            raise CacheRefused("the replica was cut short on its way")
+        return await self._incoming.commit()
+
+    async def leave(self, *, broken_off: bool) -> None:
+        """Let go of everything that was not committed; `broken_off`: unless it can go on later."""
+        # A task of its own, which no cancellation of this one ends.
+        left = asyncio.create_task(self._left(broken_off))
+        with anyio.CancelScope(shield=True):
+            await asyncio.shield(left)
+
+    async def _left(self, broken_off: bool) -> None:
+        (failure,) = await asyncio.gather(self._rest(broken_off), return_exceptions=True)
+        if self._incoming is not None:
+            await self._incoming.leave(broken_off=broken_off and failure is None)
+
+    async def _rest(self, broken_off: bool) -> None:
+        """Wait for the thread; what is to go on later then has all that has come."""
+        if broken_off and self._incoming is not None:
+            await self._pass_on()
+        await self._worked()
+
+    async def _pass_on(self) -> None:
+        await self._worked()
+        pieces, self._gathered, self._size = self._gathered, [], 0
+        if self._incoming is None:
+            await self._begin(pieces)
+        else:
+            write = partial(self._incoming.write, self._opened(pieces))
+            self._work = asyncio.create_task(anyio.to_thread.run_sync(write))
+
+    async def _begin(self, pieces: list[bytes]) -> None:
+        """Nothing is read ahead before the header is proven and accepted."""
+        blocks = await anyio.to_thread.run_sync(lambda: list(self._opened(pieces)))
+        if self._opener.header is not None:
+            self._accepts(self._opener.header)
+            self._incoming = _Incoming(self._store, self._opener.header, self._origin, self._sent)
+            await anyio.to_thread.run_sync(self._incoming.write, blocks)
+
+    def _opened(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            yield from self._opener.feed(piece)
+
+    async def _worked(self) -> None:
+        """Until the thread is done with its part. Raises what it came to."""
+        if self._work is not None:
+            await asyncio.shield(self._work)
 
 
 class _Incoming:
     """A replica on its way in: where its blocks go, and for a delta what they are carried out on."""
 
-    def __init__(self, store: ReplicaStore, header: ReplicaHeader) -> None:
+    def __init__(self, store: ReplicaStore, header: ReplicaHeader, origin: str, sent: SentFile) -> None:
         """Memory only, save for opening the base. Raises as `ReplicaStore.begin` does, BaseMissing and ResumeFrom."""
-        self._store, self._header = store, header
+        self._store, self._header, self._origin = store, header, origin
         self._rebuild: Rebuild | None = None
         with ExitStack() as stack:
             if header.base is not None:
-                self._rebuild = Rebuild(stack.enter_context(store.base(header)))
+                # What this node sent may be deleted from here on: once it is open that does no harm.
+                self._rebuild = Rebuild(sent(header) or stack.enter_context(store.base(header)))
                 stack.callback(self._rebuild.close)
             self._arrival = store.partials.take(header.kept, header.start) or self._begun()
             self._held = stack.pop_all()
 
     def _begun(self) -> Arrival[Replica]:
         try:
-            return self._store.begin(self._header.kept)
+            return self._store.begin(self._header.kept, self._origin)
         except StoreFull as error:
             if self._header.base is None:
                 raise
@@ -128,15 +205,3 @@ def require_same(header: ReplicaHeader, *, group: str | None, fingerprint: str |
             f"{header.model} has another fingerprint here",
             remedy="give both members the same model file, engine build and cache settings",
         )
-
-
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytearray]:
-    """The stream in pieces of about one block: network reads are small, and each piece costs a change of thread."""
-    piece = bytearray()
-    async for chunk in chunks:
-        piece += chunk
-        if len(piece) >= BLOCK:
-            yield piece
-            piece = bytearray()
-    if piece:
-        yield piece

@@ -29,6 +29,9 @@ class Replica:
     since: float
     """Monotonic time at which this process first had it."""
 
+    origin: str = ""
+    """The member that sent it, which has it too; empty: an earlier run of the node received it."""
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
@@ -84,6 +87,11 @@ class ReplicaStore:
             entry = self._entries.get((model, session))
             return entry.replica if entry else None
 
+    def came_from(self, model: str, session: str, member: str) -> Replica | None:
+        """The same, if that member sent it."""
+        replica = self.find(model, session)
+        return replica if replica is not None and member and replica.origin == member else None
+
     @contextmanager
     def lease(self, replica: Replica) -> Iterator[Replica]:
         """Keep a replica on disk for the length of a `with`, whatever arrives meanwhile.
@@ -119,8 +127,8 @@ class ReplicaStore:
                 raise BaseMissing("the turn that the delta stands on is no longer here") from error
             yield replica.path
 
-    def begin(self, header: ReplicaHeader) -> Arrival[Replica]:
-        """Reserve room for a replica that is about to arrive. Memory only.
+    def begin(self, header: ReplicaHeader, origin: str = "") -> Arrival[Replica]:
+        """Reserve room for a replica that is about to arrive from the member `origin`. Memory only.
 
         The caller commits or discards it. Raises CacheRefused when a turn as new is here already, and StoreFull.
         """
@@ -128,7 +136,9 @@ class ReplicaStore:
             self._require_newer(header)
             replaced = self._make_room(header.length)
             self._used += header.length
-            arrival = Arrival(self._folder, header, replaced=replaced, install=self._install, give_up=self._give_up)
+            arrival = Arrival(
+                self._folder, header, origin=origin, replaced=replaced, install=self._install, give_up=self._give_up
+            )
             self._arriving.add(arrival)
         return arrival
 
@@ -162,7 +172,7 @@ class ReplicaStore:
 
     def _install(self, arrival: Arrival[Replica]) -> Replica:
         """Turn a finished arrival into the session's replica. Memory only, save for what it replaces."""
-        replica = Replica(arrival.header, arrival.path, self._clock.monotonic())
+        replica = Replica(arrival.header, arrival.path, self._clock.monotonic(), arrival.origin)
         with self._lock:
             if arrival.unwanted:
                 raise CacheRefused("the session was forgotten while its replica arrived")

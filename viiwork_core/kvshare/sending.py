@@ -1,16 +1,17 @@
 """Sending: a file that an engine has just saved goes, sealed, to the member that its session may move to next.
 
-What the member acknowledged last is kept, and the next turn goes as a delta against it.
+What the member acknowledged last is kept, and the next turn goes as a delta against it, or against the replica that
+came from that member.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic
 
 import anyio
 import anyio.abc
@@ -19,11 +20,15 @@ import msgspec
 
 from viiwork_core.clock import Clock
 from viiwork_core.errors import BackendFailed, BaseMissing, ResumeFrom, ViiworkError
-from viiwork_core.kvshare.bases import Base, Bases, Key
+from viiwork_core.kvshare.bases import Base, Bases, standing
 from viiwork_core.kvshare.delta import Layout, delta_blocks
 from viiwork_core.kvshare.pace import Limits, Pace
-from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, seal
+from viiwork_core.kvshare.replicas import ReplicaStore
+from viiwork_core.kvshare.sealing import ReplicaHeader, seal
 from viiwork_core.kvshare.streams import SealedFile, describe, sealed_file
+from viiwork_core.kvshare.transfers import Delivery, Save, Target, Transfer
+
+__all__ = ["Delivery", "Save", "SendCounts", "Sender"]
 
 TRIES = 3
 """How often a connection may break before a transfer is given up."""
@@ -34,33 +39,7 @@ PAUSE_S = 0.5
 SLOWEST = 10e6
 """Bytes/s below which a transfer that has no limit is given up."""
 
-Target = TypeVar("Target")
-
-
-@dataclass(frozen=True, slots=True)
-class Save(Generic[Target]):
-    """A saved session to send. From `Sender.offer` on, the file is the sender's to delete."""
-
-    path: Path
-    label: ReplicaLabel
-    target: Target
-    bytes: int
-    """Size of the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery(Generic[Target]):
-    """How one save ended."""
-
-    save: Save[Target]
-    error: str | None
-    """Why the target does not have it; None: it has."""
-
-    bytes: int
-    """Bytes handed to the network."""
-
-    seconds: float
-    """From the start of hashing to the target's answer; 0 for a save that was never started."""
+FORGOTTEN = "the session was forgotten"
 
 
 @dataclass(slots=True)
@@ -76,26 +55,6 @@ class SendCounts:
     """Handed to the network, failed transfers too."""
 
 
-@dataclass(slots=True)
-class _Transfer(Generic[Target]):
-    save: Save[Target]
-    key: Key
-    """Of what the target has of the session."""
-
-    base: Base | None
-    """What the file is a delta against."""
-
-    error: str | None = "the node stops"
-    start: int = 0
-    """Byte of the file to begin at."""
-
-    sent: int = 0
-    """Bytes handed to the network."""
-
-    broken: int = 0
-    """How often the connection broke."""
-
-
 Put = Callable[[Target, AsyncIterator[bytes]], Awaitable[None]]
 """Sends a stream to a target and returns once the target has accepted it. Raises ViiworkError or OSError, among them
 BackendFailed for a connection that broke, and BaseMissing and ResumeFrom where the target says so."""
@@ -108,7 +67,7 @@ class Sender(Generic[Target]):
     files that targets have acknowledged, hold at most `max_bytes` of disk: first go those that were acknowledged, then
     the longest waiting. Lives on one loop. `ended` is called on that loop once for every offered save. `key`: the key,
     or what tells the one in use when a send begins. `layout` reads a file's segments, in a thread. `name` tells a
-    target from another, over restarts.
+    target from another, over restarts. `store`: what came from targets, for caches that go back.
     """
 
     def __init__(
@@ -121,6 +80,7 @@ class Sender(Generic[Target]):
         limits: Callable[[str], Limits] = lambda _: Limits(),
         layout: Callable[[str, Path], Layout] = lambda _, __: (),
         name: Callable[[Target], str] = str,
+        store: ReplicaStore | None = None,
         timeout: float = 120.0,
         ended: Callable[[Delivery[Target]], None] = lambda _: None,
     ) -> None:
@@ -128,13 +88,13 @@ class Sender(Generic[Target]):
         self._put, self._clock = put, clock
         self._key: Callable[[], bytes] = (lambda: key) if isinstance(key, bytes) else key
         self._max_bytes, self._limits, self._timeout = max_bytes, limits, timeout
-        self._layout, self._name, self._ended = layout, name, ended
+        self._layout, self._name, self._store, self._ended = layout, name, store, ended
         self._bases = Bases()
         self._paces: dict[str, Pace] = {}
         self._waiting: dict[tuple[str, str], Save[Target]] = {}
         """By (model, session), the longest waiting first."""
 
-        self._running: dict[tuple[str, str], Save[Target]] = {}
+        self._running: dict[tuple[str, str], Transfer[Target]] = {}
         self._discarded: list[Path] = []
         """Files of dropped saves, which `run` deletes in a thread."""
 
@@ -143,7 +103,8 @@ class Sender(Generic[Target]):
     def offer(self, save: Save[Target]) -> None:
         """Take over a save. Returns at once; `run` does the work. Never raises."""
         session = (save.label.model, save.label.session)
-        known = self._waiting.get(session) or self._running.get(session)
+        running = self._running.get(session)
+        known = self._waiting.get(session) or (running.save if running else None)
         if known is not None and known.label.turn >= save.label.turn:
             self._drop(save, "a save of a turn as new is on its way already")
             return
@@ -151,6 +112,22 @@ class Sender(Generic[Target]):
             self._drop(waiting, "a newer turn was saved")
         self._waiting[session] = save
         self._bound()
+        self._changed.set()
+
+    def sent(self, header: ReplicaHeader) -> Path | None:
+        """The file that a header names as its base, if it was sent from here and is still kept. Memory only."""
+        base = self._bases.named(header.model, header.session, header.base) if header.base else None
+        return base.path if base else None
+
+    def forget(self, session: str) -> None:
+        """Drop what is there of a session, and stop its transfers. Returns at once; `run` deletes the files."""
+        self._discarded += self._bases.forget(session)
+        for key in [key for key in self._waiting if key[1] == session]:
+            self._drop(self._waiting.pop(key), FORGOTTEN)
+        for transfer in self._running.values():
+            if transfer.save.label.session == session:
+                transfer.forgotten = True
+                transfer.scope.cancel()
         self._changed.set()
 
     async def run(self) -> None:
@@ -171,7 +148,7 @@ class Sender(Generic[Target]):
                 await self._delete_discarded()
 
     def _bound(self) -> None:
-        held = sum(save.bytes for save in (*self._waiting.values(), *self._running.values()))
+        held = sum(save.bytes for save in (*self._waiting.values(), *(one.save for one in self._running.values())))
         self._discarded += self._bases.shrink(max(0, self._max_bytes - held))
         for session, save in list(self._waiting.items()):
             if held <= self._max_bytes:
@@ -184,40 +161,47 @@ class Sender(Generic[Target]):
             model = session[0]
             if sum(one == model for one, _ in self._running) >= self._limits(model).parallel:
                 continue
-            save = self._running[session] = self._waiting.pop(session)
-            key = (*session, self._name(save.target))
-            group.start_soon(self._transfer, session, _Transfer(save, key, self._bases.find(key)))
+            save = self._waiting.pop(session)
+            transfer = self._running[session] = Transfer(save, (*session, self._name(save.target)))
+            group.start_soon(self._transfer, session, transfer)
 
     def _length(self, session: tuple[str, str]) -> tuple[int, int]:
         """What is short goes first, then what waited longer: a whole file would hold up the deltas of all others."""
         save = self._waiting[session]
-        news = save.bytes - self._bases.size((*session, self._name(save.target)))
-        return max(0, news), list(self._waiting).index(session)
+        key = (*session, self._name(save.target))
+        returned = self._store.came_from(*key) if self._store else None
+        there = max(self._bases.size(key), returned.header.length if returned else 0)
+        return max(0, save.bytes - there), list(self._waiting).index(session)
 
-    async def _transfer(self, session: tuple[str, str], transfer: _Transfer[Target]) -> None:
-        started = self._clock.monotonic()
+    async def _transfer(self, session: tuple[str, str], transfer: Transfer[Target]) -> None:
+        started, leases = self._clock.monotonic(), ExitStack()
         header: ReplicaHeader | None = None
         try:
+            transfer.bases = standing(self._bases.find(transfer.key), self._store, transfer.key, leases)
             header = await self._send(transfer)
         finally:
             del self._running[session]
             self._keep(transfer, header)
             self._finish(transfer, self._clock.monotonic() - started)
             self._changed.set()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(leases.close)
 
-    def _keep(self, transfer: _Transfer[Target], header: ReplicaHeader | None) -> None:
+    def _keep(self, transfer: Transfer[Target], header: ReplicaHeader | None) -> None:
         """The file that a target has acknowledged is what the next turn is a delta against; any other is deleted."""
         save = transfer.save
-        if header is None:
+        if header is None or transfer.forgotten:
             self._discarded.append(save.path)
             return
-        self._discarded += self._bases.keep(transfer.key, Base(save.path, header.blake3, save.bytes))
+        base = Base(save.path, header.blake3, save.bytes, save.label.turn)
+        self._discarded += self._bases.keep(transfer.key, base)
         self._bound()
 
-    async def _send(self, transfer: _Transfer[Target]) -> ReplicaHeader | None:
+    async def _send(self, transfer: Transfer[Target]) -> ReplicaHeader | None:
         """The header of a file that the target has taken; None: it has not."""
         save, seconds = transfer.save, self._seconds(transfer.save)
-        with anyio.move_on_after(seconds) as scope:
+        transfer.scope.deadline = anyio.current_time() + seconds
+        with transfer.scope:
             try:
                 header = await anyio.to_thread.run_sync(describe, save.path, save.label)
                 while not await self._put_once(transfer, header):
@@ -227,25 +211,24 @@ class Sender(Generic[Target]):
             else:
                 transfer.error = None
                 return header
-        if scope.cancelled_caught:
-            transfer.error = f"not accepted within {seconds:.0f} s"
+        if transfer.scope.cancelled_caught:
+            transfer.error = FORGOTTEN if transfer.forgotten else f"not accepted within {seconds:.0f} s"
         return None
 
     def _seconds(self, save: Save[Target]) -> float:
         """How long a transfer may take: no link that is worth it is slower than that."""
         return self._timeout + save.bytes / min(SLOWEST, self._limits(save.label.model).bytes_per_s or SLOWEST)
 
-    async def _put_once(self, transfer: _Transfer[Target], header: ReplicaHeader) -> bool:
+    async def _put_once(self, transfer: Transfer[Target], header: ReplicaHeader) -> bool:
         """One upload: True once the target has the file, False when it is to be tried again, another way."""
         stream = await self._stream(transfer, header)
         try:
             async with aclosing(stream):
                 await self._put(transfer.save.target, stream)
         except BaseMissing:
-            if transfer.base is None:
+            if not transfer.bases:
                 raise
-            self._discarded += self._bases.drop(transfer.key)
-            transfer.base, transfer.start = None, 0
+            self._discarded += self._bases.drop(transfer.key, transfer.useless())
             return False
         except ResumeFrom as part:
             if part.offset == transfer.start or part.offset >= header.length:
@@ -263,17 +246,17 @@ class Sender(Generic[Target]):
             transfer.sent += stream.sent
         return True
 
-    async def _stream(self, transfer: _Transfer[Target], header: ReplicaHeader) -> SealedFile:
+    async def _stream(self, transfer: Transfer[Target], header: ReplicaHeader) -> SealedFile:
         """The file as a delta where there is something for it to stand on, else whole."""
-        save, base = transfer.save, transfer.base
-        delta = await anyio.to_thread.run_sync(self._delta, save, base, transfer.start) if base else None
-        pace = self._pace(save.label.model)
-        if base is None or delta is None:
-            transfer.base = None
-            header = msgspec.structs.replace(header, start=transfer.start)
-            return sealed_file(save.path, self._key(), header, pace)
-        header = msgspec.structs.replace(header, start=transfer.start, base=base.blake3)
-        return SealedFile(seal(self._key(), header, delta), pace)
+        save, pace = transfer.save, self._pace(transfer.save.label.model)
+        while transfer.bases:
+            base = transfer.bases[0]
+            if delta := await anyio.to_thread.run_sync(self._delta, save, base, transfer.start):
+                header = msgspec.structs.replace(header, start=transfer.start, base=base.blake3)
+                return SealedFile(seal(self._key(), header, delta), pace)
+            transfer.useless()
+        header = msgspec.structs.replace(header, start=transfer.start)
+        return sealed_file(save.path, self._key(), header, pace)
 
     def _delta(self, save: Save[Target], base: Base, start: int) -> Generator[bytes, None, None] | None:
         """In a thread. None: the base is gone, as it is once its engine has started anew, or cannot be read."""
@@ -292,7 +275,7 @@ class Sender(Generic[Target]):
             self._paces[model] = Pace(self._limits(model).bytes_per_s, self._clock)
         return self._paces[model]
 
-    def _finish(self, transfer: _Transfer[Target], seconds: float) -> None:
+    def _finish(self, transfer: Transfer[Target], seconds: float) -> None:
         self.counts.bytes += transfer.sent
         if transfer.error is None:
             self.counts.sent += 1

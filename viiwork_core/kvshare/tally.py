@@ -63,6 +63,11 @@ class Counts:
 
     import_failed: int = 0
     sent_bytes: int = 0
+    """Handed to the network, those of failed transfers too."""
+
+    sent_file_bytes: int = 0
+    """Of the files that were sent, as they lie on the disk: over these, `sent_bytes` is the share that travelled."""
+
     received_bytes: int = 0
     save_seconds: float = 0.0
     send_seconds: float = 0.0
@@ -110,8 +115,8 @@ class Tally:
 
     @property
     def sizes(self) -> Mapping[tuple[str, str], int]:
-        """(model, sent or received) -> bytes."""
-        ways = ("sent", "received")
+        """(model, sent, sent_file or received) -> bytes."""
+        ways = ("sent", "sent_file", "received")
         return {(name, way): getattr(counts, f"{way}_bytes") for name, counts in self.counts.items() for way in ways}
 
     @property
@@ -187,7 +192,9 @@ class Tally:
         for (switch, reuse), number in sorted(known.turns.items()):
             turns.setdefault(switch, {})[reuse] = number
         rate = {} if per_gib is None else {"import_s_per_gib": _short(per_gib)}
-        return {**counts, **rate, "turns": turns}
+        of = known.counts.sent_file_bytes
+        share = {"sent_share": _short(known.counts.sent_bytes / of)} if of else {}
+        return {**counts, **share, **rate, "turns": turns}
 
 
 def _short(value: float) -> float:

@@ -19,7 +19,7 @@ from viiwork_core.routing.published import Place, Published
 from viiwork_core.routing.scores import Scores
 from viiwork_core.simulation.agenda import Agenda
 from viiwork_core.simulation.engine import Content, SimulatedEngine, answered
-from viiwork_core.simulation.replicas import Copy, Sender, Store
+from viiwork_core.simulation.replicas import Copy, Sender
 from viiwork_core.simulation.scenario import HostModel, KvModel
 from viiwork_core.simulation.workload import Prompt
 
@@ -61,8 +61,7 @@ class SimulatedHost:
         self._agenda = agenda
         self._engines: dict[str, SimulatedEngine] = {}
         self._kv = kv
-        self.store = Store(kv.store if kv else 0)
-        self._sender = Sender(kv, agenda) if kv else None
+        self.sender = Sender(model.name, kv, agenda, opening) if kv else None
         self.target: Callable[[str, int], SimulatedHost | None] = _nowhere
         """Where a session would go next without this host."""
 
@@ -159,10 +158,10 @@ class SimulatedHost:
         self, engine: SimulatedEngine, reservation: Reservation, asked: Content, session: str | None, turn: int
     ) -> float:
         """Put a newer replica of the session into its slot, if the planner would. The seconds that it takes."""
-        if self._kv is None or session is None or reservation.slot is None:
+        if self._kv is None or self.sender is None or session is None or reservation.slot is None:
             return 0.0
         held = engine.where(asked.agent, asked.epoch)
-        copy = self.store.to_import(session, turn, held[1] if held else None, self._turns.get(session, 0))
+        copy = self.sender.store.to_import(session, turn, held[1] if held else None, self._turns.get(session, 0))
         if copy is None or (copy.content.agent, copy.content.epoch) != (asked.agent, asked.epoch):
             return 0.0
         engine.restore(reservation.slot, copy.content)
@@ -170,14 +169,14 @@ class SimulatedHost:
 
     def _save(self, session: str | None, turn: int, content: Content) -> float:
         """Save a turn and send it to where the session would go next. The seconds for which the slot is held."""
-        if session is None or self._kv is None or self._sender is None or content.tokens < self._kv.min_tokens:
+        if session is None or self._kv is None or self.sender is None or content.tokens < self._kv.min_tokens:
             return 0.0
         self._turns[session] = turn
-        target, sender = self.target(session, content.tokens), self._sender
-        if target is None:
+        target, sender = self.target(session, content.tokens), self.sender
+        if target is None or (there := target.sender) is None:
             return 0.0
         copy = Copy(session, turn, content)
-        self._agenda.after(self._kv.save_s, lambda: sender.offer(copy, target.store.add))
+        self._agenda.after(self._kv.save_s, lambda: sender.offer(copy, there))
         return self._kv.save_s
 
     def _note(self, session: str | None, point: tuple[int, Mark] | None, prompt: Prompt) -> None:

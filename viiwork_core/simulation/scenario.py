@@ -97,13 +97,16 @@ class KvModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a transfer gets of the link between two hosts."""
 
     mib_per_1k_tokens: _Positive
-    """Bytes of a cache, and of what a delta adds."""
+    """Of a whole cache."""
 
     save_s: _Seconds
     """For which a slot is held after a turn."""
 
     import_s: _Seconds
     """From a replica on disk to a slot that holds it."""
+
+    delta_mib_per_1k_tokens: Annotated[float, Meta(ge=0)] = 0.0
+    """Of a delta, by what is new in it; 0: the same. No delta is larger than the cache."""
 
     min_tokens: _Tokens = 8192
     store: _Some = 64

@@ -29,9 +29,11 @@ from viiwork_core.engines.slots import SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.errors import FingerprintMismatch
 from viiwork_core.kvshare.caches import Caches, SharedModel
+from viiwork_core.kvshare.deliveries import Deliveries
+from viiwork_core.kvshare.handover import Handover
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, measure, seal
-from viiwork_core.kvshare.sending import Save, Sender
+from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
 
@@ -125,6 +127,7 @@ class Bench:
     store: ReplicaStore
     sender: Offers
     target: Member | None = PEER
+    deliveries: Deliveries = field(default_factory=Deliveries)
     caches: Caches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class Bench:
             control=Here(),
             target=lambda *_: self.target,
             clock=CLOCK,
+            deliveries=self.deliveries,
         )
 
     def turn(self, session: str = SESSION, *, prefer: int | None = None) -> Turn:
@@ -392,5 +396,153 @@ def test_a_model_that_is_new_is_shared_from_its_first_turn(bench: Bench) -> None
         bench.caches.follow({"m": SharedModel("g", 100, bench.engine, {"m/0": spec})}, slotted={"m": True})
         await bench.served(bench.turn(), Usage(150, 0, 50))
         assert len(bench.sender.taken) == 1
+
+    asyncio.run(scene())
+
+
+# A node that takes no new work
+
+
+async def handed_over(
+    bench: Bench,
+    *,
+    answer: str | None = None,
+    elsewhere: int = 0,
+    over: Callable[[], bool] = lambda: True,
+) -> Handover:
+    """The outcome when every save that is offered meanwhile is taken, or refused with `answer`."""
+    handover, seen = bench.caches.handover(), len(bench.sender.taken)
+
+    def ended() -> bool:
+        nonlocal seen
+        for save in bench.sender.taken[seen:]:
+            bench.deliveries.ended(Delivery(save, answer, 1, 0.1))
+        seen = len(bench.sender.taken)
+        return over()
+
+    async with asyncio.timeout(10):
+        await handover.run(ended, lambda *_: elsewhere)
+    return handover
+
+
+USAGE = Usage(prompt=180, cached=0, completion=20)
+
+
+def test_all_sessions_are_saved_and_sent_also_those_that_would_not_have_been(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.target, bench.engine.live = None, 200
+        await bench.served(bench.turn(), USAGE)
+        await bench.served(bench.turn(OTHER), USAGE)
+        bench.target = PEER
+        handover = await handed_over(bench)
+        assert {(one.label.session, one.label.turn, one.label.tokens) for one in bench.sender.taken} == {
+            (SESSION, 1, 200),
+            (OTHER, 1, 200),
+        }
+        assert handover.told() == {"moved": 2, "there": 0, "short": 0, "unshared": 0, "remaining": 0, "left": []}
+        assert set(bench.book.states("m/0")) == {SlotState.FREE}
+
+    asyncio.run(scene())
+
+
+def test_what_another_member_has_already_is_not_sent_again(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.engine.live = 200
+        await bench.served(bench.turn(), USAGE)
+        (save,) = bench.sender.taken
+        bench.deliveries.ended(Delivery(save, None, 1, 0.1))
+        handover = await handed_over(bench)
+        assert (handover.told()["there"], len(bench.sender.taken)) == (1, 1)
+        # The member that has it is gone: another one gets it.
+        bench.target = Member(node="c", node_id="c1", host="127.0.0.1", api_port=1)
+        assert (await handed_over(bench)).told()["moved"] == 1
+
+    asyncio.run(scene())
+
+
+def test_what_is_on_its_way_is_waited_for(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.engine.live = 200
+        await bench.served(bench.turn(), USAGE)
+        (save,) = bench.sender.taken
+        looks = 0
+
+        def over() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                bench.deliveries.ended(Delivery(save, None, 1, 0.1))
+            return True
+
+        assert (await handed_over(bench, over=over)).told()["there"] == 1
+        assert looks == 2
+        assert len(bench.sender.taken) == 1
+
+    asyncio.run(scene())
+
+
+def test_why_a_session_is_left_is_told(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.target, bench.engine.live = None, 200
+        await bench.served(bench.turn(), USAGE)
+        told = (await handed_over(bench)).told()
+        assert told["left"] == [
+            {"model": "m", "session": SESSION, "reason": "no other member of the group can take it"}
+        ]
+        bench.target = PEER
+        told = (await handed_over(bench, answer="b: the store is full")).told()
+        assert (told["remaining"], told["left"][0]["reason"]) == (1, "b: the store is full")
+        bench.engine.live = 900
+        told = (await handed_over(bench)).told()
+        assert told["left"][0]["reason"].startswith("the file holds 900 tokens")
+
+    asyncio.run(scene())
+
+
+def test_short_sessions_and_those_of_other_models_are_counted(bench: Bench) -> None:
+    async def scene() -> None:
+        await bench.served(bench.turn(), Usage(prompt=20, cached=0, completion=20))
+        handover = await handed_over(bench)
+        assert (handover.told()["short"], bench.sender.taken) == (1, [])
+        bench.caches.follow({}, slotted={"m": True})
+        assert (await handed_over(bench)).told()["unshared"] == 1
+
+    asyncio.run(scene())
+
+
+def test_a_session_whose_turn_still_runs_is_moved_when_it_has_ended(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.target, bench.engine.live = None, 200
+        await bench.served(bench.turn(), USAGE)
+        running = bench.turn(prefer=0)
+        bench.target = PEER
+        ended = False
+
+        async def end() -> None:
+            nonlocal ended
+            await bench.served(running, USAGE)
+            ended = True
+
+        later = asyncio.get_running_loop().call_later(0.15, lambda: tasks.append(asyncio.ensure_future(end())))
+        tasks: list[asyncio.Future[None]] = []
+        handover = await handed_over(bench, over=lambda: ended)
+        later.cancel()
+        assert handover.outcomes[("m", SESSION)] in {"moved", "there"}
+        assert max(save.label.turn for save in bench.sender.taken) == 2
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_no_other_member_has_is_passed_on(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        bench.caches.found([("m", SESSION)])
+        assert (await handed_over(bench, elsewhere=3)).outcomes == {}, "its live cache is at another member"
+        handover = await handed_over(bench)
+        (save,) = bench.sender.taken
+        assert (save.label.turn, save.label.tokens, save.path.read_text()) == (3, 500, "500")
+        assert handover.told()["moved"] == 1
+        save.path.unlink()
+        assert bench.store.find("m", SESSION) is not None, "the sender's file is a link of its own"
 
     asyncio.run(scene())

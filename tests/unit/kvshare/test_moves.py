@@ -97,9 +97,13 @@ class Offers(Sender[Member]):
     def __init__(self) -> None:
         super().__init__(_unsent, KEY, CLOCK, max_bytes=1)
         self.taken: list[Save[Member]] = []
+        self.forgot: list[str] = []
 
     def offer(self, save: Save[Member]) -> None:
         self.taken.append(save)
+
+    def forget(self, session: str) -> None:
+        self.forgot.append(session)
 
 
 async def _unsent(target: Member, stream: object) -> None:
@@ -428,6 +432,7 @@ def test_a_forgotten_session_leaves_nothing_and_may_go_on(tmp_path: Path) -> Non
         node.buried[SESSION] = node.caches.turn_of(SESSION)
         assert await node.caches.forget(SESSION) == 1
         assert node.left == [], "what waits to be sent, or what a delta stands on, is gone too"
+        assert node.sender.forgot == [SESSION]
         assert node.store.find("m", SESSION) is None
         assert node.caches.held(node.book.view("m/0"), SESSION) is None
         for turn in (4, 5):

@@ -49,12 +49,15 @@ def test_what_is_told_of_a_model() -> None:
     tally.turn("m", Switch.HOST, Warmth.WARM)
     tally.turn("m", Switch.NONE, None)
     tally.of("m").sent_bytes += 7
+    assert "sent_share" not in tally.told("m")
+    tally.of("m").sent_file_bytes += 70
     told = tally.told("m")
+    assert told["sent_share"] == 0.1
     assert told["turns"] == {"host": {"warm": 2}, "none": {"unknown": 1}}
     assert told["sent_bytes"] == 7
     assert "import_s_per_gib" not in told
     assert tally.turns == {("m", "host", "warm"): 2, ("m", "none", "unknown"): 1}
-    assert tally.sizes == {("m", "sent"): 7, ("m", "received"): 0}
+    assert tally.sizes == {("m", "sent"): 7, ("m", "sent_file"): 70, ("m", "received"): 0}
     assert tally.times[("m", "send")] == 0.0
     assert tally.results[("m", "useless")] == 0
 
