@@ -92,6 +92,30 @@ class AliasRefused(ViiworkError):
     status, type, code = 409, "invalid_request", "alias_refused"
 
 
+class KeyRefused(ViiworkError):
+    """The client shows no API key, or none that counts."""
+
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
+
+
+class ModelForbidden(ViiworkError):
+    """The client's API key is not for this model."""
+
+    status, type, code = 403, "invalid_request_error", "model_not_allowed"
+
+
+class AllowanceSpent(ViiworkError):
+    """The client's API key has used its tokens of today."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+
+
+class KeyConflict(ViiworkError):
+    """An API key cannot be written that way: the keys that there are stand in its way."""
+
+    status, type, code = 409, "invalid_request", "key_refused"
+
+
 class Unauthorized(ViiworkError):
     """A member's claim could not be proven; the reason is in the message."""
 
@@ -162,6 +186,12 @@ class EngineRefused(ViiworkError):
     """The engine answered with something other than what was asked for; its words are in the message."""
 
     status, code, retry = 502, "engine_refused", "elsewhere"
+
+
+class CacheUnsupported(EngineRefused):
+    """The engine, as it was started, saves or restores no session at all: the caches of its model stay where they are."""
+
+    code = "cache_unsupported"
 
 
 class CacheRefused(ViiworkError):

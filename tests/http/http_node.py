@@ -63,6 +63,7 @@ def plugin_path(folder: Path) -> str:
         "scripted = scripted_plugin",
         "rude = rude_plugin",
         "rude_policy = rude_policy",
+        "telling = telling_plugin",
         "fake = viiwork_core.testing.fake_plugin",
     )
     lines = ("[viiwork]", *names, "")

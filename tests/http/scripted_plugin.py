@@ -33,7 +33,7 @@ from viiwork_core import (
 )
 
 SERVER = Path(__file__).with_name("scripted_engine.py")
-PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"})
 
 
 class Scripted(Engine, RunsOnCpu):

@@ -337,7 +337,7 @@ def test_the_command_when_it_is_refused(node: Node) -> None:
     assert wrong.stderr == "big is the name of a model; choose another name for the alias\n"
     for name in ("a/b", "..", "a b", "?", ""):
         wrong = command(node, "set", name, "big")
-        assert wrong.returncode == 1
+        assert wrong.returncode == 2
         assert "is no name for an alias\nremedy: " in wrong.stderr
     wrong = command(
         node, "import", stdin='{"v":1,"aliases":{"big":{"target":"small"},"ok":{"target":"any","fallbacks":null}}}'
@@ -356,7 +356,7 @@ def test_the_command_without_a_node(tmp_path: Path) -> None:
     node.process.wait()
     (tmp_path / "viiwork.yaml").write_text(json.dumps({"node": {"state_dir": str(tmp_path / "state")}}))
     done = command(node, "ls")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"no node runs with the state folder {tmp_path / 'state'}\nremedy: ")
 
 

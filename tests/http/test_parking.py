@@ -246,5 +246,5 @@ def test_the_command_without_a_node(tmp_path: Path) -> None:
     node.process.wait()
     (tmp_path / "viiwork.yaml").write_text(json.dumps({"node": {"state_dir": str(tmp_path / "state")}}))
     done = command(node, "down")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"no node runs with the state folder {tmp_path / 'state'}\nremedy: ")

@@ -14,14 +14,14 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from viiwork_core.mesh.alias_book import AliasBook
-from viiwork_core.mesh.alias_exchange import AT_ONCE, LONGEST_RETRY_S, RETRY_S, AliasExchange
 from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.alias_text import encode_page
+from viiwork_core.mesh.alias_text import ALIASES
 from viiwork_core.mesh.aliases import AliasTable, Write
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import CapacityReport
+from viiwork_core.mesh.table_exchange import AT_ONCE, LONGEST_RETRY_S, RETRY_S, TableExchange
 from viiwork_core.testing.fake_clock import FakeClock
 
 ONE = AliasTable({"a": (Write(1, "there", target="m"),)})
@@ -43,7 +43,7 @@ class Peer:
         after = request.query.get("after", "")
         self.asked.append(after)
         await self.ready.wait()
-        return web.Response(body=self.answer(after) if self.answer else encode_page(self.table, after))
+        return web.Response(body=self.answer(after) if self.answer else ALIASES.encode_page(self.table, after))
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ class Scene:
             tell=lambda _: None,
         )
         self.work: set[asyncio.Task[None]] = set()
-        self.exchange: AliasExchange
+        self.exchange: TableExchange[Write]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.work.add(asyncio.ensure_future(work))
@@ -94,7 +94,14 @@ class Scene:
         async def run() -> None:
             async with asyncio.timeout(30), self.peer.serving(), Links(node="here", signer=None) as links:
                 await self.book.open()
-                self.exchange = AliasExchange(self.book, links, clock=self.clock, spawn=self._spawn)
+                self.exchange = TableExchange(
+                    self.book,
+                    links,
+                    path="/v1/aliases",
+                    digest_in=lambda report: report.aliases,
+                    clock=self.clock,
+                    spawn=self._spawn,
+                )
                 await scene()
 
         asyncio.run(run())
@@ -148,7 +155,7 @@ def test_many_members_with_the_same_table_are_not_all_asked(scene: Scene) -> Non
 
 
 def test_pages_are_followed_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("viiwork_core.mesh.alias_text.PAGE_BYTES", 1)
+    monkeypatch.setattr("viiwork_core.mesh.table_text.PAGE_BYTES", 1)
     scene.peer.table = AliasTable({name: (Write(1, "there", target="m"),) for name in "abcde"})
 
     async def play() -> None:
@@ -160,9 +167,9 @@ def test_pages_are_followed_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_that_changes_meanwhile_is_fetched_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("viiwork_core.mesh.alias_text.PAGE_BYTES", 1)
+    monkeypatch.setattr("viiwork_core.mesh.table_text.PAGE_BYTES", 1)
     before, after = TWO, TWO.written("a", Write(2, "there", target="n"))
-    scene.peer.answer = lambda name: encode_page(after if name else before, name)
+    scene.peer.answer = lambda name: ALIASES.encode_page(after if name else before, name)
 
     async def play() -> None:
         assert await scene.heard(before.digest) == 2

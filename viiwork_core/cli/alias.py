@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, TextIO
@@ -11,31 +10,23 @@ from typing import Any, BinaryIO, Final, TextIO
 import click
 import msgspec
 
+from viiwork_core.cli import spreading
 from viiwork_core.cli.answer import asking, json_text, print_json, print_table
+from viiwork_core.cli.completion import complete_aliases, complete_models
 from viiwork_core.cli.operator import Operator
-from viiwork_core.config.durations import parse_duration
 from viiwork_core.errors import ConfigError, ViiworkError
 
 PATH: Final = "/v1/aliases"
-LOOK_S: Final = 0.1
-"""Between two looks at who has it."""
-
 _COLUMNS: Final = ("ALIAS", "TARGET", "FALLBACKS", "STATE", "SERVED AS", "BY")
 
 
-def _seconds(context: click.Context, option: click.Parameter, value: str) -> float:
-    del context
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param=option) from None
-
-
-_timeout = click.option(
-    "--timeout", default="5s", callback=_seconds, help="How long to wait for the members. 0: not at all."
+_fallback = click.option(
+    "--fallback",
+    "fallbacks",
+    multiple=True,
+    shell_complete=complete_models,
+    help="A model to use instead; may be repeated.",
 )
-_wait = click.option("--wait", is_flag=True, help="Exit with 1 unless every member that is alive has it by then.")
-_fallback = click.option("--fallback", "fallbacks", multiple=True, help="A model to use instead; may be repeated.")
 _force = click.option("--force", is_flag=True, help="Also when no node serves the target now.")
 
 
@@ -61,12 +52,12 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 @alias.command(name="set")
-@click.argument("name")
-@click.argument("target")
+@click.argument("name", shell_complete=complete_aliases)
+@click.argument("target", shell_complete=complete_models)
 @_fallback
 @_force
-@_timeout
-@_wait
+@spreading.timeout
+@spreading.wait
 @asking
 def set_(
     node: Operator,
@@ -86,9 +77,9 @@ def set_(
 
 
 @alias.command()
-@click.argument("name")
-@_timeout
-@_wait
+@click.argument("name", shell_complete=complete_aliases)
+@spreading.timeout
+@spreading.wait
 @asking
 def rm(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
     """Let NAME stand for nothing, on all nodes."""
@@ -96,9 +87,9 @@ def rm(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) 
 
 
 @alias.command()
-@click.argument("name")
-@_timeout
-@_wait
+@click.argument("name", shell_complete=complete_aliases)
+@spreading.timeout
+@spreading.wait
 @asking
 def revert(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bool) -> None:
     """Let NAME stand for what it stood for before; a second time undoes that."""
@@ -106,7 +97,7 @@ def revert(node: Operator, name: str, timeout: float, *, wait: bool, as_json: bo
 
 
 @alias.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_aliases)
 @asking
 def history(node: Operator, name: str, *, as_json: bool) -> None:
     """Show what NAME stands for and stood for, the newest first."""
@@ -192,23 +183,12 @@ def _named(name: str) -> str:
 
 def _tell(node: Operator, answer: dict[str, Any], timeout: float, *, wait: bool, as_json: bool) -> None:
     """Wait for the members, and say how many of them have it."""
-    deadline = time.monotonic() + timeout
-    path = f"{PATH}/{answer['name']}"
-    members = node.ask("GET", path)["members"]
-    while members["missing"] and time.monotonic() < deadline:
-        time.sleep(LOOK_S)
-        members = node.ask("GET", path)["members"]
+    members = spreading.spread(node, f"{PATH}/{answer['name']}", timeout)["members"]
     if as_json:
         print_json({**answer, "members": members})
     else:
         click.echo(f"{answer['name']} -> {_meaning(answer['entry'])}{'' if answer['changed'] else ' (as it was)'}")
-        click.echo(f"{members['have']} of {members['alive']} members have it{_missing(members['missing'])}")
-    if wait and members["missing"]:
-        sys.exit(1)
-
-
-def _missing(nodes: list[str]) -> str:
-    return f"; not yet: {', '.join(nodes)} (they fetch it as soon as they can be reached)" if nodes else ""
+    spreading.tell(members, wait=wait, quiet=as_json)
 
 
 def _meaning(write: dict[str, Any]) -> str:

@@ -62,10 +62,40 @@ def _down() -> click.Command:
     return down
 
 
+def _drain() -> click.Command:
+    from viiwork_core.cli.drain import drain
+
+    return drain
+
+
+def _completion() -> click.Command:
+    from viiwork_core.cli.completion import completion
+
+    return completion
+
+
+def _join_code() -> click.Command:
+    from viiwork_core.cli.join_code import join_code
+
+    return join_code
+
+
+def _init() -> click.Command:
+    from viiwork_core.cli.init import init
+
+    return init
+
+
 def _simulate() -> click.Command:
     from viiwork_core.cli.simulate import simulate
 
     return simulate
+
+
+def _key() -> click.Command:
+    from viiwork_core.cli.key import key
+
+    return key
 
 
 def _kv() -> click.Command:
@@ -86,6 +116,24 @@ def _status() -> click.Command:
     return status
 
 
+def _top() -> click.Command:
+    from viiwork_core.cli.top.command import top
+
+    return top
+
+
+def _undrain() -> click.Command:
+    from viiwork_core.cli.drain import undrain
+
+    return undrain
+
+
+def _uninstall() -> click.Command:
+    from viiwork_core.cli.uninstall import uninstall
+
+    return uninstall
+
+
 def _up() -> click.Command:
     from viiwork_core.cli.parking import up
 
@@ -102,31 +150,55 @@ def _why() -> click.Command:
 _COMMANDS: dict[str, Callable[[], click.Command]] = {
     "accept": _doctor,
     "alias": _alias,
+    "completion": _completion,
     "config": _config,
     "doctor": _doctor,
     "down": _down,
+    "drain": _drain,
+    "init": _init,
+    "join-code": _join_code,
+    "key": _key,
     "kv": _kv,
     "models": _models,
     "plugin": _plugin,
     "serve": _serve,
     "simulate": _simulate,
     "status": _status,
+    "top": _top,
+    "undrain": _undrain,
+    "uninstall": _uninstall,
     "up": _up,
     "why": _why,
 }
 
 
+COMMANDS = frozenset(_COMMANDS)
+"""The names of viiwork's own commands."""
+
+
 class Root(click.Group):
-    """Finds commands when they are named, and turns errors raised on purpose into a Failure."""
+    """Finds commands when they are named, viiwork's own first, and turns errors raised on purpose into a Failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
         make = _COMMANDS.get(cmd_name)
-        return make() if make is not None else None
+        if make is not None:
+            return make()
+        try:
+            return self._of_plugins(cmd_name)
+        except ViiworkError:
+            if ctx.resilient_parsing:
+                return None  # a shell that completes has no place for an error
+            raise
+
+    @staticmethod
+    def _of_plugins(name: str) -> click.Command | None:
+        from viiwork_core.cli.plugin_commands import command
+
+        return command(name, COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -142,7 +214,10 @@ class Root(click.Group):
     message=f"%(prog)s %(version)s (plugin API {API_MAJOR}.{API_MINOR})",
 )
 def cli() -> None:
-    """A few GPU machines, one OpenAI-compatible endpoint."""
+    """A few GPU machines, one OpenAI-compatible endpoint.
+
+    Plugins may add commands: `viiwork plugin list` shows them.
+    """
 
 
 def main() -> None:

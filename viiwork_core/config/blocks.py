@@ -27,6 +27,6 @@ class OpenBlock(BaseModel):
         return MappingProxyType({name: value or {} for name, value in (self.model_extra or {}).items()})
 
 
-def misplaced(keys: tuple[str, ...], what: str, remedy: str = "") -> PydanticCustomError:
+def misplaced(keys: tuple[str | int, ...], what: str, remedy: str = "") -> PydanticCustomError:
     """An error of a whole block that is about one of its keys."""
     return PydanticCustomError("misplaced", "{what}", {"keys": keys, "what": what, "remedy": remedy})

@@ -30,6 +30,7 @@ class PluginBlocks:
     engines: Mapping[str, JsonSchema] = field(default_factory=dict)
     policies: Mapping[str, JsonSchema] = field(default_factory=dict)
     discoveries: Mapping[str, JsonSchema] = field(default_factory=dict)
+    listeners: Mapping[str, JsonSchema] = field(default_factory=dict)
     networks: Mapping[str, str] = field(default_factory=dict)
     """Further keys of discoveries' blocks: a network, and the name of the only discovery that serves it."""
 
@@ -49,9 +50,13 @@ def json_schema(plugins: PluginBlocks) -> JsonSchema:
         mesh["properties"][name] = _lifted(whole, f"mesh.{name}", block)
     for network, name in plugins.networks.items():
         mesh["properties"][network] = {**mesh["properties"][name], "description": f"The same as {name}."}
+    listeners = whole["$defs"]["ListenersConfig"]
+    listeners["properties"] = {
+        name: _lifted(whole, f"listeners.{name}", block) for name, block in plugins.listeners.items()
+    }
     named = {"seeds", "lan", "tailnet", *plugins.discoveries, *plugins.networks}
     mesh["properties"]["network"]["anyOf"][0]["enum"] = ["none", *sorted(named)]
-    for block in (models, mesh, routing):
+    for block in (models, mesh, routing, listeners):
         block["additionalProperties"] = False
     for *parents, key in NOT_BUILT:
         block = whole

@@ -26,6 +26,7 @@ def effective(
         _at(data, parents).pop(name, None)
     data["mesh"] = _open_block(data["mesh"], config.mesh, masks)
     data["routing"] = _open_block(data["routing"], config.routing, masks)
+    data["listeners"] = masks.values(data["listeners"])
     data["models"] = [_model(model, masks) for model in data["models"]]
     return data
 

@@ -30,7 +30,6 @@ NOT_BUILT: tuple[Location, ...] = (
     ("pipelines",),
     ("update",),
     ("viiwork_parrot",),
-    ("api", "cors"),
     ("api", "catalog"),
 )
 """Keys that people bring along and that mean nothing here yet: a warning each, no error."""
@@ -139,6 +138,8 @@ def _stray_keys(data: dict[str, Any]) -> list[Problem]:
         problems += _strays(routing, RoutingConfig, ("routing",), policy, "routing.policy")
     if isinstance(mesh, dict):
         problems += _stray_in_mesh(mesh)
+    if isinstance(listeners := data.get("listeners"), dict):
+        problems += [one for name, block in listeners.items() for one in _not_a_block(block, ("listeners", name))]
     for index, model in enumerate(models if isinstance(models, list) else []):
         if isinstance(model, dict):
             engine, where = model.get("engine"), ("models", index)

@@ -26,7 +26,8 @@ once, each with its line.
 - Sizes are bytes, or a number and a unit: `32MiB` (`KiB`, `MiB`, `GiB`).
 - A plugin's own keys stand in a block of its name: beside `models[].engine` that of the engine, beside
   `routing.policy` that of the policy, in `mesh` that of a discovery. The blocks below are those of the plugins that
-  come with viiwork.
+  come with viiwork. `listeners` has no other keys: a block for each plugin that is told of this node's events
+  ([listeners](plugins/listeners.md)), under its name; it may be empty.
 - No secret stands in the file, only the name of the environment variable that holds it.
 
 `viiwork config check FILE` tells what is wrong with a file, `viiwork config show [FILE]` what holds after all
@@ -72,8 +73,13 @@ class _Page:
         yield from (self._row(key, inner, key in block.get("required", ())) for key, inner in keys.items())
         yield ""
         for key, inner in keys.items():
-            if _is_block(resolved(self._schema, inner)):
+            if _is_block(self._one_of(inner)):
                 yield from self._section(f"{path}.{key}", inner, depth + 1)
+
+    def _one_of(self, part: JsonSchema) -> JsonSchema:
+        """What stands at a key; of a list, what stands in it."""
+        block = resolved(self._schema, part)
+        return resolved(self._schema, block["items"]) if block.get("type") == "array" else block
 
     def _is_worth_telling(self, part: JsonSchema) -> bool:
         block = resolved(self._schema, part)

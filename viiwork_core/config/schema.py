@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from viiwork_core.config import paths
+from viiwork_core.config.api_key import ApiKeyConfig
 from viiwork_core.config.blocks import Block, OpenBlock, misplaced
 from viiwork_core.config.model import KvShareConfig, ModelConfig
 from viiwork_core.config.problems import SourceMap
@@ -25,6 +26,7 @@ from viiwork_core.config.values import (
     File,
     HostName,
     Ip,
+    Origin,
     OwnIpOrEmpty,
     Port,
     Positive,
@@ -80,6 +82,18 @@ class NodeConfig(Block):
     (~/.local/state)."""
 
 
+class CorsConfig(Block):
+    """Which web pages may use the API from a browser (docs/access.md). Programs that are no browsers are not asked."""
+
+    allow_origins: Tuple[Origin] | None = None
+    """Origins, such as `https://chat.example.org`, `http://localhost:*`, `*.example.org` (the names below it) or `*`
+    (all). A host without a scheme is meant on http and https and every port. Unset: this machine's pages (`localhost`,
+    `127.0.0.1`, `[::1]`), and those of the tailnet by whose name the node is called. `[]`: none."""
+
+    allow_tailnet_ips: bool = True
+    """Also pages at addresses of a tailnet, 100.64.0.0/10 and fd7a:115c:a1e0::/48, unless allow_origins is []."""
+
+
 class ApiConfig(Block):
     """Where clients connect, and how much they may send."""
 
@@ -102,6 +116,21 @@ class ApiConfig(Block):
     """true: a streamed request that has to wait, for a slot or for its first token, is answered before that, with
     comments until then, so that its status is 200 whatever happens. false: only for requests with
     X-Viiwork-Stream-Wait: 1."""
+
+    cors: CorsConfig = Field(default_factory=CorsConfig)
+    keys: Tuple[ApiKeyConfig] = ()
+    """Keys of which every client of this node must show one. They count beside those of `viiwork key new`, which all
+    nodes of a mesh have. Empty, and none of those: the API is open. Read again by SIGHUP. Not in an open mesh."""
+
+    @model_validator(mode="after")
+    def _keys_differ(self) -> Self:
+        for index, key in enumerate(self.keys):
+            for before, other in enumerate(self.keys[:index]):
+                if key.name == other.name:
+                    raise misplaced(("keys", index, "name"), f"is the name of keys[{before}] too", "rename one")
+                if key.hash == other.hash:
+                    raise misplaced(("keys", index, "hash"), f"is that of keys[{before}] too", "make another token")
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -232,6 +261,10 @@ class ActivityConfig(Block):
     """Events that are kept; the oldest goes first."""
 
 
+class ListenersConfig(OpenBlock):
+    """Plugins that are told of this node's events: a block for each, under its name, which may be empty."""
+
+
 class Config(Block):
     """The configuration of one machine. An empty document is one: no models, all defaults."""
 
@@ -242,7 +275,16 @@ class Config(Block):
     health: HealthConfig = Field(default_factory=HealthConfig)
     gpu: GpuConfig = Field(default_factory=GpuConfig)
     activity: ActivityConfig = Field(default_factory=ActivityConfig)
+    listeners: ListenersConfig = Field(default_factory=ListenersConfig)
     models: Tuple[ModelConfig] = ()
+
+    @model_validator(mode="after")
+    def _keys_need_a_secret(self) -> Self:
+        if self.api.keys and self.mesh.open and self.mesh.network != "none":
+            what = "cannot be kept in an open mesh: any machine could join it and ask without a key"
+            remedy = "give the mesh a secret instead of mesh.open, or remove the keys"
+            raise misplaced(("api", "keys"), what, remedy)
+        return self
 
     # Beside the fields, so that no key of the file can set them.
     _source: SourceMap = PrivateAttr(default_factory=SourceMap)

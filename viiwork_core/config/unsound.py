@@ -11,7 +11,7 @@ from viiwork_core.config.blocks import OpenBlock
 from viiwork_core.config.conflicts import sound_models
 from viiwork_core.config.model import ModelConfig
 from viiwork_core.config.problems import Problem, SourceMap, as_error
-from viiwork_core.config.schema import Config, MeshConfig, RoutingConfig
+from viiwork_core.config.schema import Config, ListenersConfig, MeshConfig, RoutingConfig
 from viiwork_core.errors import ConfigError
 
 B = TypeVar("B", bound=OpenBlock)
@@ -40,7 +40,8 @@ class UnsoundConfig(ConfigError):
             _sound(RoutingConfig, data.get("routing", {})) or _sound(RoutingConfig, _policy(data)) or RoutingConfig()
         )
         mesh = _sound(MeshConfig, data.get("mesh", {})) or MeshConfig(network="none")
-        self.rest = Config.model_construct(routing=routing, mesh=mesh)
+        listeners = _sound(ListenersConfig, data.get("listeners", {})) or ListenersConfig()
+        self.rest = Config.model_construct(routing=routing, mesh=mesh, listeners=listeners)
         """Without models. A block that is wrong has its defaults, all but the policy."""
 
 

@@ -17,6 +17,7 @@ from viiwork_core.config.durations import (
     parse_duration,
     parse_size,
 )
+from viiwork_core.security.origins import OriginPattern
 
 T = TypeVar("T")
 
@@ -78,6 +79,10 @@ def _seed(value: str) -> str:
     return f"[{address}]:{port}" if bracketed else f"{address}:{port}"
 
 
+def _origin(value: str) -> str:
+    return OriginPattern.parse(value).text
+
+
 def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -99,6 +104,7 @@ Ip = Annotated[str, AfterValidator(_ip), Field(title="IP address")]
 OwnIp = Annotated[str, AfterValidator(_own_ip), Field(title="IP address")]
 OwnIpOrEmpty = Annotated[str, AfterValidator(_own_ip_or_empty), Field(title="IP address")]
 Seed = Annotated[str, AfterValidator(_seed), Field(title="ip:port")]
+Origin = Annotated[str, AfterValidator(_origin), Field(title="origin")]
 File = Annotated[Path, BeforeValidator(_path)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), _AS_DURATION, WithJsonSchema(_DURATION)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(parse_duration), _AS_DURATION, WithJsonSchema(_OVER_ZERO)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -197,11 +197,11 @@ class Links:
         headers: list[Header],
         data: bytes | io.BytesIO | AsyncIterator[bytes] | None,
         timeout: aiohttp.ClientTimeout | None = None,
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    ) -> _Mapped:
         if self._opened is None:
             raise RuntimeError("the links are not open; use `async with`")
         # encoded: the target on the wire must be, byte for byte, the one that was signed.
-        return _mapped(
+        return _Mapped(
             self._opened.request(
                 method,
                 URL(url, encoded=True),
@@ -214,17 +214,29 @@ class Links:
         )
 
 
-@asynccontextmanager
-async def _mapped(
-    opening: AbstractAsyncContextManager[aiohttp.ClientResponse], what: str
-) -> AsyncIterator[aiohttp.ClientResponse]:
-    """The answer to a request; only what fails before it is mapped, not what fails inside the caller's block."""
-    try:
-        response = await opening.__aenter__()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise BackendFailed(f"{what} failed: {_words(error)}") from error
-    async with response:
-        yield response
+class _Mapped:
+    """The answer to a request; only what fails before it is mapped, not what fails inside the caller's block.
+
+    A class, as proxy/upstream's: every forward passes here.
+    """
+
+    __slots__ = ("_opening", "_response", "_what")
+
+    def __init__(self, opening: Awaitable[aiohttp.ClientResponse], what: str) -> None:
+        self._opening = opening
+        self._what = what
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            self._response = await self._opening
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BackendFailed(f"{self._what} failed: {_words(error)}") from error
+        return self._response
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._response.__aexit__(kind, error, trace)
 
 
 async def _pieces(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[bytes]:

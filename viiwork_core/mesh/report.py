@@ -5,7 +5,7 @@
                  "dead_backends"?, "first_byte_s"?, "import_ms_per_1k"?,
                  "kv"?: {"group", "fingerprint"}, "score"?: {"overhead_ms", "ms_per_1k"},
                  "heads"?: [{"link", "session", "tokens", "turn", "kind"?, "call"?, "text"?, "backend"?}]}],
-     "aliases"?: DIGEST, "forgotten"?: DIGEST}
+     "aliases"?: DIGEST, "forgotten"?: DIGEST, "draining"?: true}
 
 A figure that is unknown is absent. An unknown field is ignored, so that a newer member can add some.
 """
@@ -27,12 +27,16 @@ LONGEST_SILENCE: Final = 86_400.0
 MAX_HEADS: Final = 512
 """Conversations of one model in one report: some 160 bytes each."""
 
+MAX_SPENDERS: Final = 1024
+"""API keys of one report."""
+
 # Names reach logs, pages and headers: no control characters. \Z, since $ lets a last line break through.
 _Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 _Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._+-]+\Z")]
 _Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 _Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+_Tokens = Annotated[int, Meta(ge=0, le=1 << 50)]
 
 
 class KvReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,6 +116,19 @@ class ModelReport(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ValueError("healthy_backends and dead_backends are over backends")
 
 
+class SpentReport(msgspec.Struct, frozen=True):
+    """Tokens that API keys have used on the reporting host."""
+
+    day: Annotated[int, Meta(ge=0, le=1_000_000)]
+    """Since the beginning of 1970, UTC."""
+
+    tokens: Annotated[
+        dict[Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*\Z")], _Tokens],
+        Meta(max_length=MAX_SPENDERS),
+    ]
+    """By the key's name."""
+
+
 class CapacityReport(msgspec.Struct, frozen=True):
     """The answer. Raises ValueError for figures that contradict each other, when made and when read."""
 
@@ -124,6 +141,15 @@ class CapacityReport(msgspec.Struct, frozen=True):
 
     forgotten: _Word | msgspec.UnsetType = msgspec.UNSET
     """The same of the sessions that are forgotten."""
+
+    draining: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether the node takes no new work. Its models have no room then, so that a member that does not know the field
+    sends nothing either: as many slots as are busy, and no healthy backend."""
+
+    keys: _Word | msgspec.UnsetType = msgspec.UNSET
+    """Digest of the node's table of API keys, a hint as that of the aliases."""
+
+    spent: SpentReport | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if len({model.name for model in self.models}) != len(self.models):

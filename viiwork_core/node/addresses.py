@@ -38,6 +38,9 @@ class Places:
     later: asyncio.Queue[socket.socket] | None = None
     """Bound while the node runs, for the server to listen on too. None: the API listens where it listens now."""
 
+    hosts: tuple[str, ...] = ()
+    """All addresses of the API that are known at the start; empty: another program listens."""
+
     @property
     def in_mesh(self) -> bool:
         return self.mesh_host is not None or self.awaited
@@ -75,7 +78,7 @@ def bind(config: Config, resolved: Resolved) -> Places:
             one.close()
         raise
     later = asyncio.Queue[socket.socket]() if awaited and not config.api.host else None
-    return Places(mesh_host, tuple(sockets), hosts[0], port, awaited, later)
+    return Places(mesh_host, tuple(sockets), hosts[0], port, awaited, later, tuple(hosts))
 
 
 def served_elsewhere(config: Config, resolved: Resolved) -> Places:
@@ -93,6 +96,14 @@ def _hosts(config: Config, mesh_host: str | None, awaited: bool) -> Iterable[str
         yield mesh_host
     if mesh_host is not None or awaited:
         yield from (m.kv_share.address for m in config.models if m.kv_share and m.kv_share.address)
+
+
+def mesh_host(config: Config, resolved: Resolved) -> str | None:
+    """Where other members reach this node, or would. None: there is no mesh, or it is not known yet.
+
+    Raises ConfigError when nothing can tell.
+    """
+    return _mesh_host(config, resolved)[0]
 
 
 def _mesh_host(config: Config, resolved: Resolved) -> tuple[str | None, bool]:

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
 from viiwork_core.node.meshwork import Mesh
+from viiwork_core.security.keys import KeyRing
+from viiwork_core.security.logins import Guesses, Logins
+from viiwork_core.security.operator_token import write_operator_token
+from viiwork_core.security.origins import Origins
 from viiwork_core.security.ring import SecretRing, load_ring
 from viiwork_core.security.signing import Verifier
+from viiwork_core.web.access import Rules
 from viiwork_core.web.claims import Claims, Doubts
 from viiwork_core.web.greetings import Greetings
 
@@ -39,6 +44,20 @@ def claims_at(config: Config, ring: SecretRing | None, mesh: Mesh | None, *, nod
         mesh=config.mesh.name,
         open_uploads=any(model.kv_share.allow_open for model in config.models if model.kv_share),
         doubts=Doubts(clock),
+    )
+
+
+def access_at(config: Config, claims: Claims, keys: KeyRing, *, clock: Clock) -> Rules:
+    """Who is let in. Leaves the operator's token in the state folder."""
+    cors = config.api.cors
+    return Rules(
+        claims,
+        keys,
+        Origins(cors.allow_origins, tailnet=cors.allow_tailnet_ips),
+        Logins(keys, clock),
+        Guesses(clock),
+        cookie=f"viiwork-{config.node.name}",
+        operator=write_operator_token(config.node.state_dir),
     )
 
 

@@ -110,6 +110,7 @@ def told(delivery: Delivery[Member], tally: Tally) -> None:
     counts.failed += delivery.error is not None and begun
     counts.dropped += delivery.error is not None and not begun
     counts.sent_bytes += delivery.bytes
+    counts.sent_file_bytes += delivery.save.bytes if delivery.error is None else 0
     counts.send_seconds += delivery.seconds
     fields = {
         "model": label.model,
@@ -117,6 +118,7 @@ def told(delivery: Delivery[Member], tally: Tally) -> None:
         "turn": label.turn,
         "to": delivery.save.target.node,
         "bytes": delivery.bytes,
+        "of": delivery.save.bytes,
         "seconds": round(delivery.seconds, 3),
     }
     if delivery.error is None:

@@ -11,6 +11,7 @@ from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.kvshare.planner import Warmth
+from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.models import Models
 from viiwork_core.observe.metrics import ModelFigures, PeerFigures, Snapshot
 from viiwork_core.proxy.budget import BodyBudget
@@ -25,6 +26,7 @@ class Figures:
     book: SlotBook
     router: Router
     budget: BodyBudget
+    keyring: Keyring
     caches: Callable[[], Caches | None]
     clock: Clock
 
@@ -50,6 +52,8 @@ class Figures:
             turns=caches.tally.turns if caches else {},
             imports=caches.imports if caches else {},
             body_bytes=self.budget.used,
+            key_requests=self.keyring.requests,
+            key_tokens=self.keyring.tokens,
         )
 
     def kv_share(self) -> dict[str, Any] | None:

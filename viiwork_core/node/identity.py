@@ -6,9 +6,11 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from importlib.metadata import version
 
 import msgspec
+
+from viiwork_core.config.schema import Config
 
 
 def new_node_id() -> str:
@@ -17,10 +19,11 @@ def new_node_id() -> str:
 
 
 @contextmanager
-def identity_file(state_dir: Path, *, node: str, node_id: str, api: str, version: str) -> Iterator[None]:
+def identity_file(config: Config, node_id: str, api: str) -> Iterator[None]:
     """state_dir/node.json while the node runs: pid, node, node_id, api, version. Removed on a clean stop."""
-    path = state_dir / "node.json"
-    body = {"pid": os.getpid(), "node": node, "node_id": node_id, "api": api, "version": version}
+    path = config.node.state_dir / "node.json"
+    names = {"node": config.node.name, "node_id": node_id}
+    body = {"pid": os.getpid(), **names, "api": api, "version": version("viiwork")}
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(body) + b"\n")
     fresh.replace(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,7 @@ from viiwork_core.proxy.request import LARGE, Whose
 from viiwork_core.routing.backends import LocalBackends
 from viiwork_core.routing.candidates import Candidates
 from viiwork_core.routing.conversation import Chain, Hashes
-from viiwork_core.routing.heads import Conversations, Head, Kind
+from viiwork_core.routing.heads import Conversations, Head, Kind, Told
 from viiwork_core.routing.published import Place, Published
 from viiwork_core.routing.sessions import Found, Sessions
 from viiwork_core.security.ring import SecretRing
@@ -37,6 +37,8 @@ BYTES_PER_TOKEN: Final = 4.0
 """Of a request's body, until answers tell how many tokens it has."""
 
 RATIO_ALPHA: Final = 0.1
+
+_chance = random.Random()  # noqa: S311  # names tell conversations apart and open nothing; a system call each is dear
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Learning:
         self._caches: Caches | None = None
         self._conversations = Conversations()
         self._published = Published()
-        self._sessions = Sessions(self._conversations, lambda: secrets.token_hex(16))
+        self._sessions = Sessions(self._conversations, lambda: f"{_chance.getrandbits(128):032x}")
         self._responses: OrderedDict[str, str] = OrderedDict()
         self._bytes_per_token: dict[str, float] = {}
 
@@ -104,6 +106,20 @@ class Learning:
         """A member's report."""
         told = [(model.name, model.heads) for model in view.report.models if model.heads]
         self._conversations.report(view.member.node, told, view.asked_at)
+        if view.report.draining is True:
+            self._adopt(told)
+
+    def _adopt(self, told: Told) -> None:
+        """A member takes no new work, and may soon be gone with what it says: of replicas here, this node tells on."""
+        now = self._clock.monotonic()
+        for model, heads in told:
+            for head in heads:
+                if self._replica_tokens(model, head.session) is not None:
+                    self._published.adopt(model, Head.read(head), now)
+
+    def elsewhere(self, model: str, session: str) -> int:
+        """The newest turn of a session that another member has, as it says; 0 for none."""
+        return self._conversations.published_turn(model, session)
 
     def forgot(self, node: str) -> None:
         """The member is gone."""

@@ -21,7 +21,6 @@ from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.secret import SessionKeys
 
 _KEY: Final = re.compile(r"[0-9a-f]{32}")
-USELESS: Final = "restored caches of this model were not used, twice: a sliding window or recurrent layers"
 
 
 def store_room(config: Config) -> int:
@@ -73,9 +72,9 @@ class Ledger:
 
     # What is told
 
-    def unmovable(self, model: str, fingerprint: str) -> bool:
-        """Whether the model's caches are not moved, for having been of no use."""
-        return self._caches is not None and self._caches.unmovable(model, fingerprint)
+    def unmovable(self, model: str, fingerprint: str) -> str | None:
+        """Why the model's caches are not moved any more; None: they are."""
+        return self._caches.unmovable(model, fingerprint) if self._caches else None
 
     def mark(self, model: Planned) -> dict[str, Any] | None:
         """A model's part in kv_share; None: its configuration asks for none."""
@@ -92,9 +91,8 @@ class Ledger:
         if self._caches is None or not self._caches.shares:
             return "off", "it begins with the next start of the node"
         views = [view for view in self._book.views() if view.model == model.name]
-        if any(view.fingerprint and self.unmovable(model.name, view.fingerprint) for view in views):
-            return "off", USELESS
-        refused = next((view.unshared for view in views if view.unshared), None)
+        unmovable = (self.unmovable(model.name, view.fingerprint) for view in views if view.fingerprint)
+        refused = next(filter(None, unmovable), None) or next((view.unshared for view in views if view.unshared), None)
         if refused is not None:
             return "off", refused
         prints = {view.fingerprint for view in views if view.fingerprint}

@@ -21,6 +21,7 @@ from viiwork_core.mesh.member import LocalMember, Member
 from viiwork_core.mesh.membership import Membership
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.arrival import Arrival
+from viiwork_core.observe.events import EventLog
 from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.signing import Signer
 
@@ -95,6 +96,15 @@ async def open_mesh(
             yield Mesh(membership, links, polls, arrival)
     finally:
         await membership.leave()
+
+
+async def leave(node: str, events: EventLog, mesh: Mesh | None) -> None:
+    """Tell whoever follows this node, and then the other members, that it goes."""
+    # First of all: who follows the log would hold up the server's end.
+    events.emit("system", f"{node} stops")
+    events.close()
+    if mesh is not None:
+        await mesh.membership.leave()
 
 
 async def _ended(work: asyncio.Task[None]) -> None:

@@ -14,16 +14,18 @@ from viiwork_core.config.schema import Config
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import ModelNotServed, ViiworkError
 from viiwork_core.mesh.alias_book import AliasBook
-from viiwork_core.mesh.alias_exchange import AliasExchange
 from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.alias_text import encode_page, plain
-from viiwork_core.mesh.aliases import Change, Entry, Write
+from viiwork_core.mesh.aliases import Entry, Write
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.table import Change
+from viiwork_core.mesh.table_exchange import TableExchange
+from viiwork_core.mesh.table_text import plain
 from viiwork_core.node.background import Background
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.observe.events import EventLog
 from viiwork_core.routing.router import Router
+from viiwork_core.web import aliases
 from viiwork_core.web.catalog import ModelRecord
 
 HOUR_S: Final = 3600.0
@@ -41,7 +43,7 @@ class Naming:
         self._clock = clock
         self._stale_after = config.routing.stale_after
         self._events = events
-        self._exchange: AliasExchange | None = None
+        self._exchange: TableExchange[Write] | None = None
         self._members: Callable[[], Sequence[Member]] = tuple
         self._aliases = AliasBook(
             AliasStore(config.node.state_dir),
@@ -62,7 +64,14 @@ class Naming:
         background.serve(self._pass_time())
         if mesh is not None:
             self._members = mesh.membership.members
-            self._exchange = AliasExchange(self._aliases, mesh.links, clock=self._clock, spawn=background.serve)
+            self._exchange = TableExchange(
+                self._aliases,
+                mesh.links,
+                path=aliases.PATH,
+                digest_in=lambda report: report.aliases,
+                clock=self._clock,
+                spawn=background.serve,
+            )
 
     def heard(self, view: PeerView) -> None:
         """A member has reported."""
@@ -77,7 +86,7 @@ class Naming:
             except ViiworkError as error:
                 _log.error("deleted aliases are kept for longer", reason=error.message)
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: Change[Write]) -> None:
         now, lost = change.now, change.lost
         if now is None:
             return
@@ -169,13 +178,11 @@ class Naming:
     def _having(self, name: str) -> dict[str, Any]:
         """How many of the members that are alive, this node among them, have what is known here of a name."""
         digests = {view.member.node_id: view.report.aliases or None for view in self._router.reports()}
-        others = {member.node_id: member.node for member in self._members() if member.role == "node"}
-        missing = [node for id_, node in others.items() if not self._aliases.reached(name, digests.get(id_))]
-        return {"alive": len(others) + 1, "have": len(others) + 1 - len(missing), "missing": sorted(missing)}
+        return self._aliases.having(name, self._members(), digests)
 
     def page(self, after: str) -> bytes:
         """The part of the table that follows a name."""
-        return encode_page(self._aliases.table, after)
+        return self._aliases.text.encode_page(self._aliases.table, after)
 
     def entry(self, name: str) -> Entry:
         """A name's writes, the newest first. Raises NotFound."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 
@@ -21,22 +21,25 @@ from viiwork_core.engines.leftovers import end_leftovers
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendView
 from viiwork_core.kvshare.caches import Caches
-from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.node import delivery
 from viiwork_core.node.addresses import Places
-from viiwork_core.node.admission import claims_at, greetings_at, mode_of, secret_of
+from viiwork_core.node.admission import access_at, claims_at, greetings_at, mode_of, secret_of
 from viiwork_core.node.background import Background
 from viiwork_core.node.bridge import Bridge
+from viiwork_core.node.draining import Draining
 from viiwork_core.node.figures import Figures
 from viiwork_core.node.following import Following
 from viiwork_core.node.identity import identity_file, new_node_id
+from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.learning import learning
 from viiwork_core.node.ledger import Ledger
+from viiwork_core.node.listening import Listening
 from viiwork_core.node.lock import locked
-from viiwork_core.node.meshwork import Mesh, open_mesh
+from viiwork_core.node.meshwork import Mesh, leave, open_mesh
 from viiwork_core.node.models import Models
 from viiwork_core.node.naming import Naming
 from viiwork_core.node.narration import Narration, struck
+from viiwork_core.node.news import News
 from viiwork_core.node.outlook import open_outlook
 from viiwork_core.node.plans import Planned, may_share, plan
 from viiwork_core.node.records import Records
@@ -122,13 +125,31 @@ class Node:
         self._dispatcher = Dispatcher(self._router, self._clock, queue_timeout=config.routing.queue_timeout)
         self._caches: Caches | None = None
         self._budget = BodyBudget(config.api.max_inflight_bytes)
-        self._figures = Figures(self._models, self._book, self._router, self._budget, lambda: self._caches, self._clock)
+        self._keyring = Keyring(config, places, self._router.reports, self._clock, secured=secret is not None)
+        self._figures = Figures(
+            self._models, self._book, self._router, self._budget, self._keyring, lambda: self._caches, self._clock
+        )
         self._metrics = Metrics(self._figures.snapshot)
-        self._records = Records(config, policy, self._learning, self._metrics, self._router, self._clock)
+        self._records = Records(config, policy, self._learning, self._metrics, self._router, self._keyring, self._clock)
         self._events = EventLog(self._clock, history=config.activity.event_history)
         self._narration = Narration(self._events, self._book)
         self._ledger = Ledger(config, secret, self._models, self._book, self._learning, self._clock)
         self._naming = Naming(config, self._router, self._book, self._events, self._clock)
+        self._news = News(
+            self._router, self._learning, self._narration, self._naming, self._ledger, self._keyring, self._dispatcher
+        )
+        listeners = [cls(options, self._context(cls.name)) for cls, options in resolved.listeners]
+        self._listening = Listening(config.node.name, listeners, self._clock)
+        self._draining = Draining(
+            config.node.name,
+            self._local,
+            self._book,
+            self._records.accounts,
+            self._learning,
+            self._events,
+            self._dispatcher.wake,
+            self._clock,
+        )
 
     def _plan(self, model: ResolvedModel) -> Planned:
         caches = self._config.node.state_dir / "kv" / "engines"
@@ -153,11 +174,12 @@ class Node:
                 await end_leftovers(lock.before)
             lock.sign(self._node_id)
             await self._naming.open()
+            await self._keyring.open()
             await self._ledger.open()
             self._learning.speeds.open()
             control = await stack.enter_async_context(ControlLoop())
             control.start(self._cards.run())
-            bridge = Bridge(self._book, self._saw, self._cards)
+            bridge = Bridge(self._book, self._news.saw, self._cards)
             fleet = bridge.fleet(self._models.backends, self._config.health, node_id=self._node_id, clock=self._clock)
             engines = control.start(fleet.run())
             stack.push_async_callback(ended, engines)
@@ -165,9 +187,12 @@ class Node:
             upstream = await stack.enter_async_context(Upstream())
             mesh = await self._mesh(stack, control, background)
             self._naming.follow(mesh, background)
+            self._keyring.follow(mesh, background)
             self._records.open(background, mesh)
             caches = self._caches = await self._sharing(control, background, mesh)
             self._learning.follow(caches)
+            self._listening.follow(self._events, control)
+            self._draining.follow(caches, background, ends=reload is not None)
             await self._ledger.follow(caches, mesh, background)
             background.serve(self._learning.speeds.run())
             following = Following(self._models, caches, fleet, control, background, self._learning.speeds.follow)
@@ -186,16 +211,12 @@ class Node:
                 first_byte_timeout=self._models.first_byte_timeout,
                 score=self._learning.speeds.score,
             )
-            stack.enter_context(self._identity())
+            stack.enter_context(identity_file(self._config, self._node_id, self._places.url))
             stack.callback(self._events.close)
             self._events.emit("system", f"{self._config.node.name} is up")
             if reload is not None:
-                background.serve(reload.run(self._config, following.replace))
+                background.serve(reload.run(self._config, following.replace, self._keyring.reload))
             yield self._surface(executor, mesh, caches, following, background)
-
-    def _saw(self) -> None:
-        self._narration.look()
-        self._dispatcher.wake()
 
     # The mesh
 
@@ -210,27 +231,13 @@ class Node:
             [cls(options, self._context(cls.name)) for cls, options in self._resolved.discoveries],
             control=control,
             clock=self._clock,
-            publish=self._heard,
-            forget=self._forgot,
+            publish=self._news.heard,
+            forget=self._news.forgot,
             silent=self._router.silent,
         )
         mesh = await stack.enter_async_context(opening)
         background.serve(mesh.polls.run())
         return mesh
-
-    def _heard(self, view: PeerView) -> None:
-        self._router.report(view)
-        self._learning.heard(view)
-        self._narration.heard(view)
-        self._naming.heard(view)
-        self._ledger.heard(view)
-        self._dispatcher.wake()
-
-    def _forgot(self, node: str) -> None:
-        self._router.forget(node)
-        self._learning.forgot(node)
-        self._narration.forgot(node)
-        self._dispatcher.wake()
 
     # Caches that move
 
@@ -261,29 +268,25 @@ class Node:
             inference=self._inference(executor, mesh, claims, caches),
             endpoints=self._models.endpoints,
             claims=claims,
+            access=access_at(self._config, claims, self._keyring.ring, clock=self._clock),
             capacity=views.capacity,
             models=views.records,
             status=views.status,
             health=views.health,
-            metrics=self._metrics.text,
+            metrics=self._metrics.of(views.figures),
             why=self._records.why,
             events=self._events,
             park=following.park,
+            drain=self._draining,
             take_replica=partial(take, caches, self._config, self._secret),
             aliases=self._naming,
+            keys=self._keyring,
             kv=self._ledger,
             outlook=open_outlook(self._config, views, mesh, self._events, background),
             greetings=greetings_at(self._config, claims, node_id=self._node_id, age_s=views.age_s),
             refusal=mesh.arrival.refusal if mesh else Future(),
-            leave=lambda: self._leave(mesh),
+            leave=partial(leave, self._config.node.name, self._events, mesh),
         )
-
-    async def _leave(self, mesh: Mesh | None) -> None:
-        # First of all: who follows the log would hold up the server's end.
-        self._events.emit("system", f"{self._config.node.name} stops")
-        self._events.close()
-        if mesh is not None:
-            await mesh.membership.leave()
 
     def _inference(self, executor: Executor, mesh: Mesh | None, claims: Claims, caches: Caches) -> Inference:
         entry = Entry(
@@ -312,6 +315,7 @@ class Node:
             accounts=self._records.accounts,
             node=self._config.node.name,
             resolve=self._naming.resolve,
+            admit=self._keyring.admit,
         )
 
     def _forwarder(self, mesh: Mesh, caches: Caches) -> Forwarder:
@@ -326,24 +330,18 @@ class Node:
             models=self._models,
             book=self._book,
             router=self._router,
+            draining=self._draining.drains,
+            listeners=self._listening.told,
             members=mesh.membership.members if mesh else tuple,
             gpus=self._cards.gpus,
             clock=self._clock,
             started=self._started,
             naming=self._naming,
+            keyring=self._keyring,
             ledger=self._ledger,
             learned=self._learning.learned,
             mesh=mode_of(mesh, self._secret),
             totals=self._metrics.totals,
             kv_share=self._figures.kv_share,
             address=lambda: mesh.arrival.host if mesh else None,
-        )
-
-    def _identity(self) -> AbstractContextManager[None]:
-        return identity_file(
-            self._config.node.state_dir,
-            node=self._config.node.name,
-            node_id=self._node_id,
-            api=self._places.url,
-            version=version("viiwork"),
         )

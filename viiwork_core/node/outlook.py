@@ -160,6 +160,7 @@ class Outlook:
             "state": "alive",
             "ver": self.views.version,
             "aliases_equal": True,
+            **_drains(report),
             "models": _models(report),
             "status": _plain(own_status(self.views.status())),
         }
@@ -191,7 +192,11 @@ def _reported(view: PeerView, own: CapacityReport, clock: Clock, *, fresh: bool)
     if not fresh:
         # Its figures are no longer true.
         return {**found, "stale": True}
-    return {**found, "models": _models(view.report)}
+    return {**found, **_drains(view.report), "models": _models(view.report)}
+
+
+def _drains(report: CapacityReport) -> dict[str, Any]:
+    return {"draining": True} if report.draining is True else {}
 
 
 def _models(report: CapacityReport) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from viiwork_core.contracts.policy import Candidate, Query
 from viiwork_core.errors import NotFound, ViiworkError
 from viiwork_core.mesh.member import Member
 from viiwork_core.node.background import Background
+from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.learning import Learning
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.recording import Recording
@@ -37,7 +38,14 @@ class Records:
     """On the data loop."""
 
     def __init__(
-        self, config: Config, policy: GuardedPolicy, learning: Learning, metrics: Metrics, router: Router, clock: Clock
+        self,
+        config: Config,
+        policy: GuardedPolicy,
+        learning: Learning,
+        metrics: Metrics,
+        router: Router,
+        keyring: Keyring,
+        clock: Clock,
     ) -> None:
         self.accounts = Accounts(clock)
         self._node = config.node.name
@@ -45,7 +53,8 @@ class Records:
         self._mesh: Mesh | None = None
         self._recording = Recording(config.routing.trace, clock) if config.routing.trace else None
         note: Callable[[Exchange, float], None] = self._recording.note if self._recording else lambda *_: None
-        self.outcomes = Outcomes(policy.observe, learning.ended, metrics.ended, router.knows, note)
+        observe = policy.observe if policy.learns else None
+        self.outcomes = Outcomes(observe, learning.ended, metrics.ended, router.knows, note, keyring.charge)
 
     def open(self, background: Background, mesh: Mesh | None) -> None:
         """Record from now on, and ask these members. Raises ConfigError for a file that cannot be written."""

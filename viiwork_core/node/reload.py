@@ -34,13 +34,15 @@ class Reload:
         self._bell = bell
         self._read = read
 
-    async def run(self, running: Config, apply: Apply) -> None:
-        """Until cancelled. `running`: what the node was started with; only its models can change."""
+    async def run(self, running: Config, apply: Apply, follow: Callable[[Config], None] = lambda _: None) -> None:
+        """Until cancelled. `running`: what the node was started with; only its models can change, and what `follow`
+        takes from the new one.
+        """
         while True:
             if await self._bell.wait(FOREVER_S):
-                await self._once(running, apply)
+                await self._once(running, apply, follow)
 
-    async def _once(self, running: Config, apply: Apply) -> None:
+    async def _once(self, running: Config, apply: Apply, follow: Callable[[Config], None]) -> None:
         try:
             config, resolved = await asyncio.to_thread(self._read)
             changes = await apply(resolved.models)
@@ -48,6 +50,7 @@ class Reload:
             for line in error.message.splitlines():
                 _log.error("the configuration is not reloaded", reason=line, remedy=error.remedy or None)
             return
+        follow(config)
         for warning in config.warnings:
             _log.warning("configuration", reason=warning)
         if sections := _other_sections(running, config):
@@ -62,6 +65,11 @@ class Reload:
 
 
 def _other_sections(running: Config, config: Config) -> list[str]:
-    """The sections beside `models` that say something else than those the node runs with."""
+    """The sections beside `models` that say something else than those the node runs with; keys are followed."""
+    running, config = _without_keys(running), _without_keys(config)
     sections = [section for section in type(config).model_fields if section != "models"]
     return [section for section in sections if getattr(config, section) != getattr(running, section)]
+
+
+def _without_keys(config: Config) -> Config:
+    return config.model_copy(update={"api": config.api.model_copy(update={"keys": ()})})

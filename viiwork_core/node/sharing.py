@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from viiwork_core.clock import Clock
@@ -15,10 +16,11 @@ from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import CacheRefused
 from viiwork_core.kvshare.arrivals import read_header
 from viiwork_core.kvshare.caches import Caches, Control, Target
+from viiwork_core.kvshare.deliveries import Deliveries
 from viiwork_core.kvshare.delta import Layout
 from viiwork_core.kvshare.pace import Limits
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sending import Sender
+from viiwork_core.kvshare.sending import Delivery, Sender
 from viiwork_core.kvshare.tally import Tally
 from viiwork_core.mesh.member import Member
 from viiwork_core.node import delivery
@@ -48,7 +50,7 @@ async def open_sharing(
     buried: Callable[[str], int | None],
 ) -> Caches:
     """Open the store and start the sender, if any model's caches are shared and there is a mesh for it."""
-    tally = Tally(clock)
+    tally, deliveries = Tally(clock), Deliveries()
     store: ReplicaStore | None = None
     sender: Sender[Member] | None = None
     left: list[tuple[str, str]] = []
@@ -65,7 +67,8 @@ async def open_sharing(
             limits=lambda model: limits.get(model, Limits()),
             layout=lambda model, path: _layout(models, model, path),
             name=lambda member: member.node,
-            ended=lambda ended: delivery.told(ended, tally),
+            store=store,
+            ended=partial(_ended, tally, deliveries),
         )
         background.serve(sender.run())
     caches = Caches(
@@ -80,9 +83,15 @@ async def open_sharing(
         score=score,
         buried=buried,
         tally=tally,
+        deliveries=deliveries,
     )
     caches.found(left)
     return caches
+
+
+def _ended(tally: Tally, deliveries: Deliveries, ended: Delivery[Member]) -> None:
+    delivery.told(ended, tally)
+    deliveries.ended(ended)
 
 
 def replica_keys(config: Config, secret: SecretRing | None) -> tuple[bytes, ...]:
@@ -96,9 +105,11 @@ def replica_keys(config: Config, secret: SecretRing | None) -> tuple[bytes, ...]
     return (secret.replica, *others)
 
 
-async def take(caches: Caches, config: Config, secret: SecretRing | None, chunks: AsyncIterator[bytes]) -> None:
+async def take(
+    caches: Caches, config: Config, secret: SecretRing | None, origin: str, chunks: AsyncIterator[bytes]
+) -> None:
     """Receive a replica from a member that was believed. Raises ViiworkError."""
-    await caches.take(chunks, *replica_keys(config, secret))
+    await caches.take(chunks, *replica_keys(config, secret), origin=origin)
 
 
 def _folder(config: Config) -> Path:

@@ -16,11 +16,13 @@ from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import LONGEST_SILENCE, CapacityReport, KvReport, ModelReport
 from viiwork_core.node import machine
 from viiwork_core.node.hosts import Hosts, hosts_of, record_of
+from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.learning import NOTHING, Learned
 from viiwork_core.node.ledger import Ledger
 from viiwork_core.node.models import Models
 from viiwork_core.node.naming import Naming
 from viiwork_core.node.plans import Planned
+from viiwork_core.observe.machine_figures import CardFigures, MachineFigures
 from viiwork_core.observe.metrics import Totals
 from viiwork_core.routing.line import MOST_TOLD
 from viiwork_core.routing.router import Router
@@ -64,8 +66,17 @@ class Views:
     kv_share: Callable[[], dict[str, Any] | None] = lambda: None
     """What became of caches that move; None: none do."""
 
+    draining: Callable[[], bool] = lambda: False
+    """Whether this node takes no new work."""
+
+    listeners: Callable[[], list[dict[str, Any]]] = list
+    """Plugins that are told of events, with their counts."""
+
     naming: Naming | None = None
     """What names stand for besides."""
+
+    keyring: Keyring | None = None
+    """Which API keys count."""
 
     ledger: Ledger | None = None
     """What is known of the caches that move."""
@@ -75,7 +86,9 @@ class Views:
         reports = tuple(self._report(model) for model in self._serving())
         aliases = self.naming.digest if self.naming else msgspec.UNSET
         forgotten = self.ledger.digest if self.ledger else msgspec.UNSET
-        return CapacityReport(self.node, self.node_id, self.version, reports, aliases, forgotten)
+        drains = True if self.draining() else msgspec.UNSET
+        keys, spent = (self.keyring.digest, self.keyring.spent) if self.keyring else (msgspec.UNSET, msgspec.UNSET)
+        return CapacityReport(self.node, self.node_id, self.version, reports, aliases, forgotten, drains, keys, spent)
 
     def _serving(self) -> list[Planned]:
         return [model for model in self.models if model.name not in self.models.parked]
@@ -84,17 +97,17 @@ class Views:
         return self.book.room(model.name) or Room(0, 0, 0, len(model.backends), 0, None)
 
     def _report(self, model: Planned) -> ModelReport:
-        room, learned = self._room(model), self.learned(model.name)
+        room, learned, drains = self._room(model), self.learned(model.name), self.draining()
         return ModelReport(
             name=model.name,
             engine=model.backends[0].engine.name,
-            slots=room.slots,
+            slots=room.busy if drains else room.slots,
             busy=room.busy,
             queued=self.router.queued(model.name),
             backends=len(model.backends),
-            healthy_backends=room.healthy_backends,
+            healthy_backends=0 if drains else room.healthy_backends,
             ctx=room.context or model.backends[0].spec.context,
-            kv=self._kv(model),
+            kv=None if drains else self._kv(model),
             dead_backends=self._dead(model),
             first_byte_s=model.first_byte_timeout and min(model.first_byte_timeout, LONGEST_SILENCE),
             score=learned.score,
@@ -138,13 +151,15 @@ class Views:
         total = sum(len(model.backends) for model in self._serving())
         healthy = sum(view.state is BackendState.HEALTHY for view in self.book.views())
         well = healthy > 0 or total == 0
-        body = {
+        body: dict[str, Any] = {
             "status": "ok" if well else "unhealthy",
             "version": self.version,
             "node": self.node,
             "uptime_seconds": self._uptime(),
             "backends_healthy": healthy,
             "backends_total": total,
+            # Not unwell: what comes here is answered, by other members.
+            **({"draining": True} if self.draining() else {}),
         }
         return (200 if well else 503), body
 
@@ -154,6 +169,23 @@ class Views:
     def age_s(self) -> float:
         """Seconds since this process began."""
         return self.clock.monotonic() - self.started
+
+    def figures(self) -> MachineFigures:
+        """This node for the metrics."""
+        return MachineFigures(
+            node=self.node,
+            version=self.version,
+            mesh=self.mesh,
+            uptime_s=round(self.age_s(), 3),
+            members=len(self.members()),
+            draining=self.draining(),
+            cards=[
+                CardFigures(
+                    one.index, one.name or "", one.utilisation, one.memory_used, one.memory_total, power=one.power
+                )
+                for one in self.gpus() or ()
+            ],
+        )
 
     def status(self) -> dict[str, Any]:
         """This node for people and tools."""
@@ -169,10 +201,12 @@ class Views:
             host_mem_total_mb=total,
             host_mem_used_mb=used,
             mesh=self.mesh,
+            draining=True if self.draining() else None,
             members=[self._member(member) for member in self.members()],
             gpus=None if cards is None else [self._gpu(card) for card in cards],
             models=[self._model(model) for model in self.models],
             queue=self._elsewhere() or None,
+            listeners=self.listeners() or None,
             kv_share=self.kv_share(),
         )
 

@@ -11,7 +11,6 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -73,8 +72,7 @@ def place_of(message: str) -> str:
     return message.rpartition(_BEGAN)[0] or message
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """An event of the log."""
 
     number: int

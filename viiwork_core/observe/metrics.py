@@ -7,17 +7,19 @@ them out. One registry a node.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from viiwork_core.observe.family import OWN, PEERS, Buckets, family, histogram
+from viiwork_core.observe.machine_figures import MachineFigures, machine
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -27,12 +29,8 @@ QUEUE_WAIT_S: Final = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
 TTFT_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """A long prompt on an old card is read for minutes."""
 
-OWN: Final = "This node's own: "
-PEERS: Final = "This node's view of its peers: "
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """A request that is over, as far as it is counted."""
 
     model: str
@@ -94,7 +92,7 @@ class Snapshot:
     """(model, what became of them) -> replicas."""
 
     replica_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(model, sent or received) -> bytes."""
+    """(model, sent, sent_file or received) -> bytes."""
 
     replica_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(model, save, send or import) -> seconds."""
@@ -106,6 +104,11 @@ class Snapshot:
     """(model, warmth) -> turns that followed an import."""
 
     body_bytes: int = 0
+    key_requests: Mapping[str, int] = field(default_factory=dict)
+    """API key -> requests of this node's clients."""
+
+    key_tokens: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(API key, prompt or completion) -> tokens on this node's engines."""
 
 
 @dataclass(slots=True)
@@ -124,36 +127,16 @@ class Totals:
         return sum(known) if known else None
 
 
-class _Buckets:
-    """One histogram."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        """(upper bound, how many are at most that) for each bucket, and the sum."""
-        total, found = 0, []
-        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
-            total += count
-            found.append((bound, float(total)))
-        return found, self._sum
-
-
 class Metrics(Collector):
     """Counts, on the data loop. `snapshot` is asked at each scrape."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
+        self._machine: Callable[[], MachineFigures] = MachineFigures
         self._requests: Counter[tuple[str, str, str, str]] = Counter()
         self._totals: dict[str, Totals] = {}
-        self._waits: dict[str, _Buckets] = {}
-        self._first_bytes: dict[tuple[str, str], _Buckets] = {}
+        self._waits: dict[str, Buckets] = {}
+        self._first_bytes: dict[tuple[str, str], Buckets] = {}
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -171,14 +154,19 @@ class Metrics(Collector):
             totals.cached = _plus(totals.cached, request.cached_tokens)
             totals.completion = _plus(totals.completion, request.completion_tokens)
         if request.queued_s is not None:
-            self._waits.setdefault(model, _Buckets(QUEUE_WAIT_S)).add(request.queued_s)
+            self._waits.setdefault(model, Buckets(QUEUE_WAIT_S)).add(request.queued_s)
         if request.first_byte_s is not None:
             where = "peer" if request.peer else "here"
-            self._first_bytes.setdefault((model, where), _Buckets(TTFT_S)).add(request.first_byte_s)
+            self._first_bytes.setdefault((model, where), Buckets(TTFT_S)).add(request.first_byte_s)
 
     def totals(self, model: str) -> Totals:
         """A model's totals."""
         return self._totals.get(model, Totals())
+
+    def of(self, machine: Callable[[], MachineFigures]) -> Callable[[], bytes]:
+        """What writes all series, with what `machine` says of the node at each scrape."""
+        self._machine = machine
+        return self.text
 
     def text(self) -> bytes:
         """All series in Prometheus' text format."""
@@ -188,14 +176,24 @@ class Metrics(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The series without their values."""
-        return (*_counted({}, {}), *_timed({}, {}), *_now(Snapshot()), *_caches(Snapshot()), *_peers(Snapshot()))
+        return (
+            *machine(MachineFigures()),
+            *_counted({}, {}),
+            *_timed({}, {}),
+            *_now(Snapshot()),
+            *_keys(Snapshot()),
+            *_caches(Snapshot()),
+            *_peers(Snapshot()),
+        )
 
     def collect(self) -> Iterator[Metric]:
         """The series as they are now."""
         now = self._snapshot()
+        yield from machine(self._machine())
         yield from _counted(self._requests, self._totals)
         yield from _timed(self._waits, self._first_bytes)
         yield from _now(now)
+        yield from _keys(now)
         yield from _caches(now)
         yield from _peers(now)
 
@@ -204,33 +202,9 @@ def _plus(total: int | None, more: int | None) -> int | None:
     return total if more is None else (total or 0) + more
 
 
-_Labels = tuple[str, ...]
-
-
-def _family(
-    kind: Literal["counter", "gauge"], name: str, help_: str, labels: _Labels, values: Iterable[tuple[_Labels, float]]
-) -> Metric:
-    family = (
-        CounterMetricFamily(name, help_, labels=labels)
-        if kind == "counter"
-        else GaugeMetricFamily(name, help_, labels=labels)
-    )
-    for of, value in values:
-        family.add_metric(of, value)
-    return family
-
-
-def _histogram(name: str, help_: str, labels: _Labels, values: Iterable[tuple[_Labels, _Buckets]]) -> Metric:
-    family = HistogramMetricFamily(name, help_, labels=labels)
-    for of, buckets in values:
-        cumulative, total = buckets.cumulative()
-        family.add_metric(of, cumulative, total)
-    return family
-
-
 def _counted(requests: Mapping[tuple[str, str, str, str], int], totals: Mapping[str, Totals]) -> Iterator[Metric]:
     what = "requests that are over. backend: where it ran last, a backend, peer NODE, or empty. status 499: client left"
-    yield _family(
+    yield family(
         "counter", "viiwork_requests_total", OWN + what, ("model", "status", "backend", "origin"), requests.items()
     )
     ran = "of requests that ran on its backends, as far as the engines told"
@@ -240,20 +214,20 @@ def _counted(requests: Mapping[tuple[str, str, str, str], int], totals: Mapping[
         ("completion", f"tokens of answers {ran}"),
     ):
         values = [((model,), known) for model, one in totals.items() if (known := getattr(one, kind)) is not None]
-        yield _family("counter", f"viiwork_{kind}_tokens_total", OWN + of, ("model",), values)
+        yield family("counter", f"viiwork_{kind}_tokens_total", OWN + of, ("model",), values)
 
 
-def _timed(waits: Mapping[str, _Buckets], first_bytes: Mapping[tuple[str, str], _Buckets]) -> Iterator[Metric]:
+def _timed(waits: Mapping[str, Buckets], first_bytes: Mapping[tuple[str, str], Buckets]) -> Iterator[Metric]:
     waited = "time that requests of its clients waited for a place; those that need not wait are 0"
     per_model = [((model,), buckets) for model, buckets in waits.items()]
-    yield _histogram("viiwork_queue_wait_seconds", OWN + waited, ("model",), per_model)
+    yield histogram("viiwork_queue_wait_seconds", OWN + waited, ("model",), per_model)
     first = "time from a place granted to the answer's first byte. place: here, or peer with the way there and back"
-    yield _histogram("viiwork_ttft_seconds", OWN + first, ("model", "place"), first_bytes.items())
+    yield histogram("viiwork_ttft_seconds", OWN + first, ("model", "place"), first_bytes.items())
 
 
 def _now(now: Snapshot) -> Iterator[Metric]:
     yield from (
-        _family("gauge", name, OWN + of, ("model",), [((one.model,), getattr(one, figure)) for one in now.models])
+        family("gauge", name, OWN + of, ("model",), [((one.model,), getattr(one, figure)) for one in now.models])
         for name, figure, of in (
             ("viiwork_queue_length", "queued", "requests that wait for a place"),
             ("viiwork_slots", "slots", "slots of healthy backends"),
@@ -266,9 +240,19 @@ def _now(now: Snapshot) -> Iterator[Metric]:
         for state in now.states
     ]
     of = "1 for the state that a backend is in, 0 for the others"
-    yield _family("gauge", "viiwork_backend_state", OWN + of, ("model", "backend", "state"), states)
+    yield family("gauge", "viiwork_backend_state", OWN + of, ("model", "backend", "state"), states)
     of = "bytes of the bodies of all requests that wait or run; api.max_inflight_bytes bounds them"
-    yield _family("gauge", "viiwork_inflight_body_bytes", OWN + of, (), [((), now.body_bytes)])
+    yield family("gauge", "viiwork_inflight_body_bytes", OWN + of, (), [((), now.body_bytes)])
+
+
+def _keys(now: Snapshot) -> Iterator[Metric]:
+    of = "requests that its clients sent with an API key, by its name"
+    asked = [((key,), count) for key, count in now.key_requests.items()]
+    yield family("counter", "viiwork_key_requests_total", OWN + of, ("key",), asked)
+    of = (
+        "tokens of requests with an API key that ran on its backends, of any node's clients. kind: prompt or completion"
+    )
+    yield family("counter", "viiwork_key_tokens_total", OWN + of, ("key", "kind"), now.key_tokens.items())
 
 
 def _caches(now: Snapshot) -> Iterator[Metric]:
@@ -276,22 +260,23 @@ def _caches(now: Snapshot) -> Iterator[Metric]:
         "caches of sessions that move. result: saved; sent, failed or dropped before it started; received or refused; "
         "imported, useless if the turn then reused less than was promised, import_failed"
     )
-    yield _family("counter", "viiwork_replicas_total", OWN + of, ("model", "result"), now.replicas.items())
+    yield family("counter", "viiwork_replicas_total", OWN + of, ("model", "result"), now.replicas.items())
     for way, of in (
         ("sent", "bytes of caches handed to the network, those of failed transfers too"),
+        ("sent_file", "bytes of caches that were sent whole or as deltas, as they lie on the disk"),
         ("received", "bytes of caches that came whole, as they lie on the disk"),
     ):
         values = [((model,), size) for (model, one), size in now.replica_bytes.items() if one == way]
-        yield _family("counter", f"viiwork_replica_{way}_bytes_total", OWN + of, ("model",), values)
+        yield family("counter", f"viiwork_replica_{way}_bytes_total", OWN + of, ("model",), values)
     of = "seconds that moving caches took. step: save and import, which hold up the engine, or send"
-    yield _family("counter", "viiwork_replica_seconds_total", OWN + of, ("model", "step"), now.replica_seconds.items())
+    yield family("counter", "viiwork_replica_seconds_total", OWN + of, ("model", "step"), now.replica_seconds.items())
     of = (
         "turns of sessions after their first. switch: what changed since the turn before, none, backend or host. "
         "reuse: warm if 90 % of the prompt was reused, partly 30 %, cold; unknown"
     )
-    yield _family("counter", "viiwork_session_turns_total", OWN + of, ("model", "switch", "reuse"), now.turns.items())
+    yield family("counter", "viiwork_session_turns_total", OWN + of, ("model", "switch", "reuse"), now.turns.items())
     of = "turns after an import. warmth: warm if 90 % of the prompt was reused, partly 30 %, cold; unknown"
-    yield _family("counter", "viiwork_imports_total", OWN + of, ("model", "warmth"), now.imports.items())
+    yield family("counter", "viiwork_imports_total", OWN + of, ("model", "warmth"), now.imports.items())
 
 
 def _peers(now: Snapshot) -> Iterator[Metric]:
@@ -301,6 +286,6 @@ def _peers(now: Snapshot) -> Iterator[Metric]:
         ("viiwork_peer_queue_length", "queued", "requests that wait there, by the last report"),
     ):
         values = [((peer.node, one.model), getattr(one, figure)) for peer in now.peers for one in peer.models]
-        yield _family("gauge", name, PEERS + of, ("node", "model"), values)
+        yield family("gauge", name, PEERS + of, ("node", "model"), values)
     ages = [((peer.node,), peer.age_s) for peer in now.peers]
-    yield _family("gauge", "viiwork_peer_report_age_seconds", PEERS + "age of the last report", ("node",), ages)
+    yield family("gauge", "viiwork_peer_report_age_seconds", PEERS + "age of the last report", ("node",), ages)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.policy import Candidate, Query
@@ -35,8 +37,7 @@ Why = Callable[[str, Query, Sequence[Candidate], str], tuple[str, Mapping[str, f
 """(policy, query, candidates, which) -> in a few words why it was ranked first, and the prices of the candidates."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True, gc=False):
     """How a request ended."""
 
     status: int
@@ -46,8 +47,7 @@ class End:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """What is kept of one request: nothing of its body."""
 
     id: str
@@ -100,8 +100,7 @@ class Account:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
+class Coming(msgspec.Struct, frozen=True, gc=False):
     """When a request came, and from whom."""
 
     at: float
@@ -132,6 +131,10 @@ class Accounts:
         self._over[exchange.request.id] = Account.of(exchange, known[1], end)
         if len(self._over) > REMEMBERED:
             self._over.popitem(last=False)
+
+    def under_way(self) -> dict[str, Account]:
+        """The requests that are not over, by id, in the order in which they came."""
+        return {rid: Account.of(*known, None) for rid, known in self._under_way.items()}
 
     def find(self, rid: str) -> Account | None:
         """A request's account; None: it never came here, or too long ago."""

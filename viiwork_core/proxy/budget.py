@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from viiwork_core.errors import BodiesFull
 
@@ -18,14 +18,9 @@ class BodyBudget:
         self._limit = limit
         self.used = 0
 
-    @contextmanager
-    def share(self) -> Iterator[Share]:
-        """What one request holds; given back at the end of the block."""
-        share = Share(self)
-        try:
-            yield share
-        finally:
-            self.used -= share.size
+    def share(self) -> Share:
+        """What one request holds; `with` gives it back at the end of the block."""
+        return Share(self)
 
     def require(self, size: int) -> None:
         """Raises BodiesFull when `size` more bytes are too many now."""
@@ -40,6 +35,14 @@ class Share:
 
     budget: BodyBudget
     size: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.budget.used -= self.size
 
     def announce(self, size: int) -> None:
         """So much is to come. Raises BodiesFull before any of it is read; only what has come counts, or clients who

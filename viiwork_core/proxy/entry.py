@@ -146,6 +146,8 @@ class Entry:
             pin=request.pin,
             prefer=request.prefer,
             request=request.id,
+            key=request.key,
+            share=request.share,
             patient_until=deadline - (1 - PATIENCE) * self._queue_timeout,
         )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
 
 from viiwork_core.clock import Clock
 from viiwork_core.kvshare.turns import Usage
@@ -14,9 +16,10 @@ from viiwork_core.proxy.request import InferenceRequest, Send
 from viiwork_core.proxy.usage import AnswerEnd
 from viiwork_core.routing.ticket import Ticket
 
+_UNTOLD: Final = Usage()
 
-@dataclass(frozen=True, slots=True)
-class Try:
+
+class Try(msgspec.Struct, frozen=True, gc=False):
     """A place that did not serve the request."""
 
     place: str
@@ -28,8 +31,7 @@ class Try:
     reason: str
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """Sends one answer, at most once."""
 
     request: InferenceRequest
@@ -41,10 +43,10 @@ class Exchange:
     ticket: Ticket | None = None
     """What the router has of it; None: it came from another node, which chose."""
 
-    tries: list[Try] = field(default_factory=list)
+    tries: list[Try] = msgspec.field(default_factory=list)
     """Where it was in vain."""
 
-    extra: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = msgspec.field(default_factory=dict)
     """Headers that the answer will carry."""
 
     status: int | None = None
@@ -79,7 +81,10 @@ class Exchange:
     peer: str | None = None
     """The node that it was forwarded to."""
 
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = _UNTOLD
+    cut_events: int = 0
+    """Events of a stream that broke off, which has no usage: about as many as tokens."""
+
     queued_s: float = 0.0
     granted_at: float = 0.0
     """Monotonic time at which the last place was granted."""
@@ -179,6 +184,10 @@ class Exchange:
         self.usage = end.usage()
         if self.reply is not None and self.request.link is not None and not self.streams:
             self.reply.whole(end.text)
+
+    def cut(self, end: AnswerEnd) -> None:
+        """The answer has broken off, or its client has left."""
+        self.cut_events = end.events
 
     async def pass_on(self, chunk: bytes) -> None:
         """Send bytes of the body as they came."""

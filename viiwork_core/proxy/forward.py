@@ -26,6 +26,9 @@ CHAIN = "X-Viiwork-Chain"
 BEGINS = "X-Viiwork-Begins"
 """1: it is the conversation's first turn, which may go to any backend."""
 
+KEY = "X-Viiwork-Key"
+"""The name of the API key that the client showed, so that its tokens are counted where they are made."""
+
 UNPROVEN = 401
 
 
@@ -61,4 +64,6 @@ class Forwarder:
             headers.append((CHAIN, f"{request.link:016x}"))
         if request.query.begins:
             headers.append((BEGINS, "1"))
+        if request.key:
+            headers.append((KEY, request.key))
         return headers

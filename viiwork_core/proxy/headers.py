@@ -22,13 +22,13 @@ _NOT_RETURNED = _HOP | {b"set-cookie", b"date", b"server"}
 
 def outgoing(headers: Sequence[Raw], *, without: str | None = None) -> list[tuple[str, str]]:
     """A client's headers as they go on to an engine or a peer; `without`: one more that is not the client's to set."""
-    dropped = _NOT_SENT | _for_this_hop(headers)
+    dropped = _for_this_hop(headers)
     if without is not None:
         dropped |= {without.lower().encode()}
     kept = []
     for name, value in headers:
         lower = name.lower()
-        if lower in dropped or lower.startswith((b"x-viiwork-", b"access-control-")):
+        if lower in _NOT_SENT or lower in dropped or lower.startswith((b"x-viiwork-", b"access-control-")):
             continue
         kept.append((lower.decode("latin-1"), _text(value)))
     return kept
@@ -54,11 +54,11 @@ def returning(headers: Sequence[Raw], *, from_peer: bool, extra: Mapping[str, st
     An engine's X-Viiwork-* would be lies; a peer's say which backend answered and stay. `extra` wins over both.
     """
     own = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in extra.items()}
-    dropped = _NOT_RETURNED | _for_this_hop(headers)
+    dropped = _for_this_hop(headers)
     kept = []
     for name, value in headers:
         lower = name.lower()
-        if lower in dropped or lower in own or lower.startswith(b"access-control-"):
+        if lower in _NOT_RETURNED or lower in own or lower in dropped or lower.startswith(b"access-control-"):
             continue
         if lower.startswith((b"x-viiwork-", b"x-gpu-backend")) and not from_peer:
             continue

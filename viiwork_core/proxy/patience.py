@@ -15,6 +15,7 @@ from viiwork_core.contracts.policy import Score
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.report import LONGEST_SILENCE, ModelReport
 from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.proxy.interruption import Interruption
 from viiwork_core.proxy.request import InferenceRequest
 from viiwork_core.routing.candidates import score_of
 
@@ -73,14 +74,12 @@ class Patience:
     """`with Patience(...)` around the asking of one place, which ends with BackendFailed when patience does."""
 
     __slots__ = (
-        "_before",
+        "_end",
         "_exchange",
         "_gone",
         "_idles",
         "_last",
         "_limit",
-        "_over",
-        "_task",
         "_timer",
         "_verdicts",
     )
@@ -107,20 +106,15 @@ class Patience:
         loop = asyncio.get_running_loop()
         self._last = None if self._last is None else loop.time() + self._last
         self._timer = self._next(loop.time() + self._limit)
-        # As asyncio.timeout does it. A scope of anyio's costs a twentieth of relaying a short answer.
-        task = asyncio.current_task()
-        assert task is not None, "places are asked in a task"
-        self._task, self._before, self._over = task, task.cancelling(), False
+        # A scope of anyio's costs a twentieth of relaying a short answer.
+        self._end = Interruption()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        if not self._over:
-            return
-        # More than this one's cancellation: somebody else's goes on.
-        if self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+        if self._end.took(kind):
             gone = self._gone is not None and self._gone()
             raise BackendFailed("gone without a word" if gone else f"no word for {self._limit:g} s") from error
 
@@ -134,13 +128,9 @@ class Patience:
         if self._exchange.started:
             return
         if self._gone is not None and self._gone():
-            self._give_up()
+            self._end.come()
         else:
             self._timer = self._next(limit_at)
-
-    def _give_up(self) -> None:
-        self._over = True
-        self._task.cancel()
 
     def _judge(self) -> None:
         if self._exchange.started:
@@ -148,6 +138,6 @@ class Patience:
         self._verdicts = self._verdicts + 1 if self._idles() else 0
         loop = asyncio.get_running_loop()
         if self._verdicts == VERDICTS or (self._last is not None and loop.time() + _SOON >= self._last):
-            self._give_up()
+            self._end.come()
         else:
             self._timer = loop.call_later(AGAIN, self._judge)

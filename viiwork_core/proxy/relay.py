@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import aiohttp
@@ -47,10 +47,8 @@ async def relay(
         exchange.status = response.status
         await exchange.fail(error)
         return
-    # iter_any gives all that has arrived, so what is buffered goes out in one write and nothing waits for more.
-    chunks: AsyncIterator[bytes] = response.content.iter_any()
-    if streamed and wire.stream_end is StreamEnd.DONE:
-        chunks = await _begun(chunks)
+    content = response.content
+    whole = await _begun(content) if streamed and wire.stream_end is StreamEnd.DONE else b""
     failure = FailureEvent()
     usage_chunk = UsageChunkFilter() if streamed and asks_usage(exchange.request, wire) else None
     # Less or more may go out than came.
@@ -59,21 +57,28 @@ async def relay(
     await exchange.begin(response.status, headers, from_peer=wire is PEER, extra=extra)
     end = AnswerEnd(stream=streamed)
     try:
-        async for whole in chunks:
+        # readany gives all that has arrived, so what is buffered goes out in one write and nothing waits for more.
+        while whole := whole or await content.readany():
             chunk = failure.feed(whole) if streamed else whole
             exchange.saw(chunk, clock)
             end.feed(chunk)
             passed = usage_chunk.feed(chunk) if usage_chunk else chunk
-            if failure.message is not None or response.content.at_eof():
+            if failure.message is not None or content.at_eof():
                 exchange.last = passed
                 break
             if passed:
                 await exchange.pass_on(passed)
+            whole = b""
     except (aiohttp.ClientError, OSError) as error:
+        exchange.cut(end)
         raise AnswerCut(f"the answer broke off: {error}") from error
+    except asyncio.CancelledError:
+        exchange.cut(end)
+        raise
     if usage_chunk:
         exchange.last += usage_chunk.finish()
     if streamed and (cut := _cut(failure, wire, end)):
+        exchange.cut(end)
         await exchange.pass_on(exchange.last)
         raise AnswerCut(cut)
     exchange.read(end)
@@ -89,27 +94,23 @@ def _cut(failure: FailureEvent, wire: Wire, end: AnswerEnd) -> str:
     return ""
 
 
-async def _begun(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same stream, once its first bytes are here or the time is up that its head can wait for them.
+async def _begun(content: aiohttp.StreamReader) -> bytes:
+    """A stream's first bytes, once they are here; nothing, when the time is up that its head can wait for them.
 
     Raises BackendFailed when they are the engine's failure: nothing has been sent, so another route may do better.
     """
     first, failure = b"", FailureEvent()
     # A stream that breaks off breaks off at the next question, too. One that waits is to be seen waiting.
     with suppress(aiohttp.ClientError, OSError, TimeoutError):
-        async with asyncio.timeout(_FIRST_WITHIN_S):
-            first = await anext(chunks, b"")
+        first = content.read_nowait()
+        # Most engines send their first event with the head, and then nobody needs a timer.
+        if not first:
+            async with asyncio.timeout(_FIRST_WITHIN_S):
+                first = await content.readany()
     failure.feed(first)
     if failure.message is not None and failure.leads:
         raise BackendFailed(f"the engine failed: {failure.message}")
-    return _chained(first, chunks)
-
-
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for chunk in rest:
-        yield chunk
+    return first
 
 
 async def _text(response: aiohttp.ClientResponse) -> bytes:

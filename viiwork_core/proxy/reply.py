@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from viiwork_core.routing.conversation import MARK_CHARACTERS, beginning
+from viiwork_core.routing.conversation import holds_beginning
 
 LONGEST_LINE: Final = 64 * 1024
 """Bytes of an unfinished line that are kept. A longer one is not read."""
@@ -92,12 +92,14 @@ class Reply:
             return
         lines, newline, rest = (self._rest + chunk).rpartition(b"\n")
         self._rest = rest[:LONGEST_LINE] if newline else (self._rest + chunk)[:LONGEST_LINE]
-        if not newline or (self._enough and not any(word in lines for word in _CALLS)):
-            return
-        for line in lines.splitlines():
+        calls = any(word in lines for word in _CALLS)
+        for line in lines.splitlines() if newline else ():
+            # Of a burst of events no more are read than tell something: all of 64 take a sixth of relaying them.
+            if self._enough and not calls:
+                return
             if line.startswith(b"data:"):
                 self._read(line[5:])
-        self._enough = self._enough or len(beginning(self.text)) >= MARK_CHARACTERS
+                self._enough = self._enough or holds_beginning(self.text)
 
     def whole(self, body: bytes) -> None:
         """See a plain answer."""

@@ -6,8 +6,8 @@ import asyncio
 import random
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import parse_qs
 
 import anyio
@@ -19,6 +19,7 @@ from viiwork_core.errors import BodyTooLarge, InvalidRequest, RequestLate
 from viiwork_core.proxy.body import Body, first_byte
 from viiwork_core.proxy.budget import Share
 from viiwork_core.proxy.headers import Raw, first
+from viiwork_core.proxy.interruption import Interruption
 from viiwork_core.routing.sessions import Found
 
 Scope = MutableMapping[str, Any]
@@ -48,8 +49,7 @@ class ClientGone(Exception):  # an event, caught by name where the request is ha
     """The client closed its connection before its request was complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """What a client wants."""
 
     id: str
@@ -75,12 +75,17 @@ class InferenceRequest:
     found: Found = Found.NONE
     """How its session was found."""
 
+    key: str = ""
+    """The API key that it was sent with, by name; "" without."""
+
+    share: int = 1
+    """That key's weight among those that wait here."""
+
     link: int | None = None
     """The hash that its conversation is known by at this turn; None: it shows nothing of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Whose:
+class Whose(msgspec.Struct, frozen=True, gc=False):
     """Whose turn a request is."""
 
     session: str | None = None
@@ -105,16 +110,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int, share: Share | N
         raise _too_large(limit)
     if share is not None and announced is not None and announced.isdecimal():
         share.announce(int(announced))
-    try:
-        async with asyncio.timeout(SILENCE_S) as silence:
-            return await _whole(receive, limit, share, silence)
-    except TimeoutError:
-        what = f"nothing of the body has come for {SILENCE_S:g} seconds"
-        raise RequestLate(what, remedy="send all that Content-Length announces, or end the chunks") from None
+    with _Silence() as silence:
+        return await _whole(receive, limit, share, silence)
 
 
-async def _whole(receive: Receive, limit: int, share: Share | None, silence: asyncio.Timeout) -> bytes:
-    now = asyncio.get_running_loop().time
+async def _whole(receive: Receive, limit: int, share: Share | None, silence: _Silence) -> bytes:
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -129,7 +129,44 @@ async def _whole(receive: Receive, limit: int, share: Share | None, silence: asy
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
-        silence.reschedule(now() + SILENCE_S)
+        silence.broken()
+
+
+class _Silence:
+    """`with _Silence()` around the reading of a body ends with RequestLate after SILENCE_S without news.
+
+    Its timer runs on when news comes, and only then looks for how long there was none: asyncio.timeout, set anew with
+    each piece of a body, takes 13 us for a short one, and this 6.
+    """
+
+    __slots__ = ("_end", "_heard_at", "_timer")
+
+    def __enter__(self) -> Self:
+        self._end = Interruption()
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        self._timer = loop.call_later(SILENCE_S, self._look)
+        return self
+
+    def broken(self) -> None:
+        """Something has come."""
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        rest = self._heard_at + SILENCE_S - loop.time()
+        if rest > 0:
+            self._timer = loop.call_later(rest, self._look)
+        else:
+            self._end.come()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self._end.took(kind):
+            what = f"nothing of the body has come for {SILENCE_S:g} seconds"
+            raise RequestLate(what, remedy="send all that Content-Length announces, or end the chunks") from None
 
 
 def _too_large(limit: int) -> BodyTooLarge:
@@ -214,6 +251,8 @@ def build(
     rid: str,
     prefer: tuple[str, ...] = (),
     alias: str | None = None,
+    key: str = "",
+    share: int = 1,
     prompt_tokens: int | None = None,
 ) -> InferenceRequest:
     """Put a request together. `prompt_tokens`: None: a quarter of its bytes.
@@ -237,6 +276,8 @@ def build(
         prefer=prefer,
         alias=alias,
         found=whose.found,
+        key=key,
+        share=share,
         link=whose.link,
     )
 

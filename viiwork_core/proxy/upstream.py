@@ -102,7 +102,9 @@ class Sending:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._response.close()
+        # One that was read to its end has given its connection back.
+        if not self._response.closed:
+            self._response.close()
 
 
 def _words(error: Exception) -> str:

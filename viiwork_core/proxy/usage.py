@@ -76,6 +76,7 @@ class AnswerEnd:
         self._limit = TAIL if stream else PLAIN
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._dropped = 0
         self._head = b""
 
     def feed(self, chunk: bytes) -> None:
@@ -85,7 +86,9 @@ class AnswerEnd:
         self._chunks.append(chunk)
         self._size += len(chunk)
         while self._size - len(self._chunks[0]) > self._limit:
-            self._size -= len(self._chunks.popleft())
+            gone = len(self._chunks.popleft())
+            self._size -= gone
+            self._dropped += gone
 
     @property
     def text(self) -> bytes:
@@ -96,6 +99,12 @@ class AnswerEnd:
     def kept(self) -> int:
         """How many bytes are kept."""
         return self._size
+
+    @property
+    def events(self) -> int:
+        """How many events a stream has had so far; of a long one an estimate, by the end that is kept."""
+        events = self.text.count(b"data:") if self._stream else 0
+        return events if not self._dropped else round(events * (self._size + self._dropped) / self._size)
 
     @property
     def done(self) -> bool:

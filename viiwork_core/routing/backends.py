@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from viiwork_core.contracts.policy import Candidate, Policy, Query
@@ -20,7 +20,7 @@ class Held:
     """Where, for engines whose slots are addressed by number."""
 
 
-Fitting = list[tuple[BackendView, int]]
+Fitting = Sequence[tuple[BackendView, int]]
 """Backends with room, each with its free slots."""
 
 LONGEST_REASON = 1000
@@ -44,10 +44,16 @@ class LocalBackends:
         self._policy = policy
         self._rng = rng
         self._held = held
+        self.closed = False
+        """Whether the node drains: nothing new is placed here. What runs goes on."""
 
     def room(self, model: str) -> Room | None:
-        """What the model has here; None: it is not one of this node's."""
-        return self._book.room(model)
+        """What the model has here for new requests; None: it is not one of this node's, or the node drains."""
+        return None if self.closed else self._book.room(model)
+
+    def has(self, model: str) -> bool:
+        """Whether it is one of this node's, also while the node drains."""
+        return self._book.room(model) is not None
 
     def models(self) -> tuple[str, ...]:
         """This node's models, each once; without those that are on their way out."""
@@ -68,19 +74,16 @@ class LocalBackends:
         """Whether a backend of the model here serves that has not just refused or failed."""
         return self._book.trusts(model)
 
-    def held(self, query: Query) -> int | None:
-        """The most tokens that any open backend here holds of the query's session; None: unknown."""
-        return self._most([view for view, _ in self._book.open_backends(query.model)], query)
+    def held(self, query: Query, fitting: Fitting) -> int | None:
+        """The most tokens that any of `fitting` holds of the query's session, or of all backends where that is empty;
+        None: unknown."""
+        views = [view for view, _ in fitting] or [view for view in self._book.views() if view.model == query.model]
+        found = [held.tokens for view in views if (held := self._held_by(view, query))]
+        return max(found, default=None)
 
-    def held_anywhere(self, query: Query) -> int | None:
-        """The same of all backends, full ones too."""
-        return self._most([view for view in self._book.views() if view.model == query.model], query)
-
-    def _most(self, views: Iterable[BackendView], query: Query) -> int | None:
-        if query.session is None:
-            return None
-        found = (self._held(view, query.session) for view in views)
-        return max((held.tokens for held in found if held), default=None)
+    def _held_by(self, view: BackendView, query: Query) -> Held | None:
+        """What a backend holds of the query's session; nothing, where that has just got its name."""
+        return None if query.session is None or query.begins else self._held(view, query.session)
 
     def free(self, model: str, weight: int, tried: Collection[str] = ()) -> int:
         """Free slots of the backends that `reserve` would choose from."""
@@ -88,7 +91,7 @@ class LocalBackends:
 
     def fitting(self, model: str, weight: int, tried: Collection[str] = ()) -> Fitting:
         """Backends with room for a request. One that weighs more than a backend has slots takes it whole."""
-        known = self._book.open_backends(model)
+        known = () if self.closed else self._book.open_backends(model)
         return [(view, free) for view, free in known if view.id not in tried and free >= min(weight, view.slots)]
 
     def reserve(
@@ -99,29 +102,21 @@ class LocalBackends:
         `fitting`: who has room, where the caller has just asked.
         """
         fitting = self.fitting(query.model, weight, tried) if fitting is None else fitting
-        views = {view.id: view for view, _ in fitting}
-        candidates = [self._candidate(view, free, query) for view, free in fitting]
+        places = {view.id: (view, free, self._held_by(view, query)) for view, free in fitting}
+        candidates = [_candidate(view, free, held) for view, free, held in places.values()]
         for backend_id in self._policy.rank(query, candidates, self._rng) if candidates else ():
-            view = views[backend_id]
-            held = self._held(view, query.session) if query.session else None
+            view, _, held = places[backend_id]
             prefer = held.slot if held else None
             taken = self._book.reserve(backend_id, weight=min(weight, view.slots), prefer=prefer)
             if taken is not None:
                 return taken
         return None
 
-    def _candidate(self, view: BackendView, free: int, query: Query) -> Candidate:
-        held = self._held(view, query.session) if query.session else None
-        waiting = view.load.waiting if view.load else None
-        return Candidate(
-            id=view.id,
-            local=True,
-            slots=view.slots,
-            free=free,
-            waiting=waiting,
-            rtt_ms=0.0,
-            held_tokens=held.tokens if held else None,
-        )
+
+def _candidate(view: BackendView, free: int, held: Held | None) -> Candidate:
+    waiting = view.load.waiting if view.load else None
+    tokens = held.tokens if held else None
+    return Candidate(view.id, local=True, slots=view.slots, free=free, waiting=waiting, rtt_ms=0.0, held_tokens=tokens)
 
 
 def _shortened(reason: str) -> str:

@@ -9,7 +9,7 @@ from viiwork_core.contracts.policy import Candidate, Query, Score
 from viiwork_core.engines.slots import Room
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.report import ModelReport
-from viiwork_core.routing.backends import LocalBackends
+from viiwork_core.routing.backends import Fitting, LocalBackends
 from viiwork_core.routing.heads import Conversations, Kind
 
 ScoreOf = Callable[[str], Score | None]
@@ -75,11 +75,13 @@ class Candidates:
         scores = [self._score_of(model), *(score_of(report) for report in reports)]
         return Score.median([score for score in scores if score is not None])
 
-    def here(self, node: str, room: Room, free: int, query: Query, *, queued: int = 0) -> Candidate:
-        """This host."""
+    def here(self, node: str, room: Room, fitting: Fitting, query: Query, *, queued: int = 0) -> Candidate:
+        """This host. `fitting`: its backends that would take the request; none: it is full."""
         service_s = self._service_of(query.model)
-        held = self._local.held(query) if free else self._local.held_anywhere(query)
-        replica = self._replica_of(query.model, query.session) if query.session is not None and not held else None
+        free = sum([free for _, free in fitting])
+        held = self._local.held(query, fitting)
+        session = None if query.begins else query.session
+        replica = self._replica_of(query.model, session) if session is not None and not held else None
         return Candidate(
             id=node,
             local=True,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from viiwork_core.contracts.policy import Candidate, Query
 
@@ -12,8 +13,7 @@ MOST_CHOICES: Final = 8
 """Choices of one request that are kept, the last ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One choice, made for one request. It shares the frozen values that the policy was given."""
 
     at: float

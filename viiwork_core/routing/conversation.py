@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 MARK_CHARACTERS: Final = 48
 """Characters of a reply that tell it from another, with white space collapsed."""
+
+_LOOKED_AT: Final = 4 * MARK_CHARACTERS
+"""White space is a small part of any text, so that this much of it holds the characters that are wanted."""
 
 _NULL: Final = msgspec.Raw(b"null")
 _SPACE = re.compile(r"\s+")
@@ -59,8 +61,7 @@ _text = msgspec.json.Decoder(str)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, gc=False):
     """What tells a reply from another to the same request: keyed hashes, None where there is nothing to hash."""
 
     call: int | None = None
@@ -76,8 +77,7 @@ class Mark:
         return self.text is None or other.text is None or self.text == other.text
 
 
-@dataclass(frozen=True, slots=True)
-class Hashes:
+class Hashes(msgspec.Struct, frozen=True, gc=False):
     """Keyed 64-bit hashes of messages and replies."""
 
     key: bytes
@@ -106,8 +106,7 @@ class Hashes:
         return int.from_bytes(state.digest())
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True):
     """One request's hashes."""
 
     links: tuple[int, ...]
@@ -135,8 +134,16 @@ class Chain:
 
 def beginning(text: str) -> str:
     """The first characters of a reply, as a mark is made of them."""
-    # White space is a small part of any text, so this much of it holds the characters that are wanted.
-    return _SPACE.sub(" ", text[: 4 * MARK_CHARACTERS].strip())[:MARK_CHARACTERS].rstrip()
+    return _collapsed(text)[:MARK_CHARACTERS].rstrip()
+
+
+def holds_beginning(text: str) -> bool:
+    """Whether `beginning` would stay the same, whatever followed."""
+    return len(text) >= MARK_CHARACTERS and (len(text) >= _LOOKED_AT or len(_collapsed(text)) >= MARK_CHARACTERS)
+
+
+def _collapsed(text: str) -> str:
+    return _SPACE.sub(" ", text[:_LOOKED_AT].strip())
 
 
 def _spelled(raw: Raw) -> Iterable[bytes | Raw]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
+import msgspec
+
 from viiwork_core.mesh.report import HeadReport
 from viiwork_core.routing.conversation import Chain, Mark
 
@@ -36,8 +38,7 @@ class Kind(StrEnum):
     """A file that can be imported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, gc=False):
     """One point of a conversation: a request and the reply to it."""
 
     link: int
@@ -79,8 +80,7 @@ class Head:
         return cls(int(report.link, 16), mark, report.session, report.tokens, report.turn, kind, report.backend)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True, gc=False):
     """An earlier request that a new one extends."""
 
     session: str
@@ -200,6 +200,11 @@ class Conversations:
         key, relayed = (model, session), self._relayed.get((model, session))
         told = [head.turn for report in self._reports.values() if (head := report.sessions.get(key)) is not None]
         return max([*told, relayed.heads[0].turn if relayed else 0])
+
+    def published_turn(self, model: str, session: str) -> int:
+        """The newest turn that another node has in an engine or as a replica, as it says; 0 for none."""
+        heads = (report.sessions.get((model, session)) for report in self._reports.values())
+        return max((head.turn for head in heads if head is not None), default=0)
 
     def drop(self, session: str) -> None:
         """Keep nothing of a session that this node relayed. What others publish of it is theirs to take back."""

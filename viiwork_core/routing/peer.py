@@ -37,6 +37,11 @@ class Peer:
             self._models = {model.name: model for model in self._read.models}
         return self._models.get(name)
 
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new work, as it reports."""
+        return self.view.report.draining is True
+
     def serves(self, model: str) -> bool:
         """Whether it has a healthy backend of the model."""
         about = self.model(model)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from viiwork_core.routing.heads import Head, Kind
 
@@ -60,6 +62,13 @@ class Published:
         served.move_to_end(head.session)
         if len(served) > LIMIT:
             served.popitem(last=False)
+
+    def adopt(self, model: str, head: Head, now: float) -> None:
+        """Another node's conversation goes on from this one's replica, unless a newer turn of it ended here."""
+        served = self._models.get(model)
+        known = served.get(head.session) if served else None
+        if known is None or known.head.turn < head.turn:
+            self.ended(model, head, now)
 
     def heads(self, model: str, where: Where) -> list[Head]:
         """Those that are still somewhere here, the newest last."""

@@ -150,8 +150,8 @@ class Router:
         return self._queue.expire(now)
 
     def lost(self) -> list[tuple[Ticket, ViiworkError]]:
-        """The tickets whose model or host is gone; they wait no longer."""
-        gone: list[tuple[Ticket, ViiworkError]] = []
+        """The tickets whose model or host is gone, or that gave way to another key's; they wait no longer."""
+        gone: list[tuple[Ticket, ViiworkError]] = [*self._queue.ousted()]
         for model in self._queue.models():
             gone += self._queue.take(model, partial(self._services.unknown, hosts=self._services.hosts(model)))
         return gone
@@ -201,7 +201,7 @@ class Router:
 
     def knows(self, model: str) -> bool:
         """Whether some node serves the model, or this one would if it were not parked."""
-        return bool(self._services.hosts(model)) or self._local.parked(model)
+        return self._services.knows(model)
 
     def reports(self) -> tuple[PeerView, ...]:
         """What every peer said last."""
@@ -241,7 +241,7 @@ class Router:
         if not candidates:
             ticket.holding_out = False
             return None
-        query = self._asked(replace(ticket.query, full=tuple(self._full(ticket, now))), now)
+        query = self._asked(ticket.query, now, full=tuple(self._full(ticket, now)) if ticket.query.continues else ())
         ranking, by = _preferred(ticket.prefer, candidates), None
         placement = self._first(ranking, ticket, fitting, now)
         if placement is None:
@@ -278,11 +278,11 @@ class Router:
     def _full(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
         """The hosts without room that hold the ticket's conversation, while it would rather wait for one."""
         model = ticket.query.model
-        if not ticket.query.continues or now >= ticket.patient_until:
+        if now >= ticket.patient_until:
             return
         room = self._local.room(model)
         if room is not None and room.slots and not room.free:
-            here = self._candidates.here(self._node, room, 0, ticket.query, queued=self._queue.length(model))
+            here = self._candidates.here(self._node, room, (), ticket.query, queued=self._queue.length(model))
             if here.held_tokens:
                 yield here
         for node, peer in self._peers.items():
@@ -322,8 +322,7 @@ class Router:
 
     def _local_candidate(self, ticket: Ticket, fitting: Fitting) -> Iterable[Candidate]:
         if fitting and (room := self._local.room(ticket.query.model)) is not None:
-            free = sum([free for _, free in fitting])
-            yield self._candidates.here(self._node, room, free, ticket.query)
+            yield self._candidates.here(self._node, room, fitting, ticket.query)
 
     def _peer_candidates(self, ticket: Ticket, now: float) -> Iterable[Candidate]:
         for peer in self._peers.values():
@@ -331,14 +330,14 @@ class Router:
             if model is not None and self._fresh(peer, now) and (free := peer.free(model, ticket.weight)):
                 yield self._candidates.there(peer.view, model, ticket.query, free)
 
-    def _asked(self, query: Query, now: float) -> Query:
-        """The query as a policy gets it."""
+    def _asked(self, query: Query, now: float, *, full: tuple[Candidate, ...] = ()) -> Query:
+        """The query as a policy gets it; where there is nothing to add, as it is."""
         known = self._typical.get(query.model)
         if known is None or now - known[0] > TYPICAL_S:
             fresh = (peer.model(query.model) for peer in self._peers.values() if self._fresh(peer, now))
             score = self._candidates.typical(query.model, (about for about in fresh if about is not None))
             known = self._typical[query.model] = (now, score)
-        return replace(query, typical=known[1])
+        return replace(query, typical=known[1], full=full) if full or known[1] is not None else query
 
 
 def _preferred(names: Sequence[str], candidates: Sequence[Candidate]) -> Sequence[str]:

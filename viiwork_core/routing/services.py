@@ -31,6 +31,10 @@ class Services:
         if self._local.parked(model) and (ticket.pin == self._node or not hosts):
             what = f'model "{model}" is parked on {self._node}'
             return ModelNotServed(what, remedy=f"start it again there: viiwork up {model}", retry_after=5)
+        drained = self.drained(model)
+        if drained and (not hosts or ticket.pin in drained):
+            what = f'model "{model}" takes no new requests on {_names(drained)}, which drains'
+            return ModelNotServed(what, remedy="end that there: viiwork undrain", retry_after=5)
         if (lost := self._given_up(ticket, hosts)) is not None:
             return lost
         if not hosts:
@@ -60,8 +64,17 @@ class Services:
 
     def hosts(self, model: str) -> set[str]:
         """The nodes that serve a model, with room or without."""
-        hosts = {node for node, peer in self._peers.items() if peer.model(model)}
+        hosts = {node for node, peer in self._peers.items() if peer.model(model) and not peer.draining}
         return hosts | {self._node} if self._local.room(model) is not None else hosts
+
+    def drained(self, model: str) -> set[str]:
+        """The nodes that have a model and take no new work."""
+        nodes = {node for node, peer in self._peers.items() if peer.draining and peer.model(model)}
+        return nodes | {self._node} if self._local.closed and self._local.has(model) else nodes
+
+    def knows(self, model: str) -> bool:
+        """Whether some node serves the model, or would if it did not drain, or this one had not parked it."""
+        return bool(self.hosts(model)) or self._local.parked(model) or bool(self.drained(model))
 
 
 def _names(names: Iterable[str]) -> str:

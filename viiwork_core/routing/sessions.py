@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from viiwork_core.routing.conversation import Chain
 from viiwork_core.routing.heads import Conversations
@@ -35,8 +36,7 @@ class Found(StrEnum):
     """The node that forwarded it knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """Whose turn a request is."""
 
     session: str

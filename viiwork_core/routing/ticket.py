@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from viiwork_core.contracts.policy import Query
 from viiwork_core.engines.slots import Reservation
@@ -14,8 +15,7 @@ PATIENCE: Final = 0.8
 """Share of routing.queue_timeout that a request waits for the place that holds its session while another has room."""
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
+class Ticket(msgspec.Struct, eq=False):
     """One request in the router's hands."""
 
     query: Query
@@ -34,6 +34,12 @@ class Ticket:
     request: str = ""
     """The request's id."""
 
+    key: str = ""
+    """The API key that it waits as, by name; "" without keys."""
+
+    share: int = 1
+    """That key's weight, at least 1."""
+
     queued_at: float = 0.0
     """Monotonic time since when it stands in line, last."""
 
@@ -46,18 +52,17 @@ class Ticket:
     holding_out: bool = False
     """It does so now, and keeps nobody behind it from that room."""
 
-    tried: set[str] = field(default_factory=set)
+    tried: set[str] = msgspec.field(default_factory=set)
     """Where it was refused or failed: other hosts by name, this host's backends by id."""
 
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[Choice] = msgspec.field(default_factory=list)
     """How its places were chosen, the last ones."""
 
     held_out: Choice | None = None
     """The last choice to wait for a full host that holds its session, though another had room."""
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(msgspec.Struct, frozen=True):
     """Placed on this node: the slots are reserved already."""
 
     reservation: Reservation
@@ -68,8 +73,7 @@ class Here:
         return self.reservation.backend
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class There:
+class There(msgspec.Struct, frozen=True, eq=False):
     """Placed on another node, whose own book decides; it counts as taken until `Router.returned`."""
 
     member: Member

@@ -45,7 +45,13 @@ class MeshSecret:
 
 
 def load_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -> MeshSecret | None:
-    """Read the secret from `environ[variable]`: standard base64 of 32 bytes. None: the mesh is open.
+    """The keys of the secret in `environ[variable]`. None: the mesh is open. Raises ConfigError as `read_secret`."""
+    secret = read_secret(environ, variable=variable, open_mesh=open_mesh)
+    return None if secret is None else MeshSecret.from_bytes(secret)
+
+
+def read_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -> bytes | None:
+    """The secret itself: 32 bytes, from standard base64. None: the mesh is open. For a join code alone.
 
     Raises ConfigError, naming the variable, when neither or both of a secret and an open mesh are configured, and
     when the value is malformed. The value itself is never part of the text.
@@ -60,7 +66,7 @@ def load_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -
             remedy=f"make a secret once and give the same to every node: {_make_line(variable)}; or write mesh.open: "
             "true to run without one",
         )
-    return MeshSecret.from_bytes(_decode(value, variable))
+    return _decode(value, variable)
 
 
 class _Sessions(Protocol):

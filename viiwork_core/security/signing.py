@@ -224,7 +224,7 @@ def _lines(method: str, target: str, claim: tuple[str, str, str], body: Digest, 
 
 
 def _auth(key: bytes, lines: bytes) -> str:
-    code = hmac.new(key, lines, hashlib.sha256).digest()
+    code = hmac.digest(key, lines, "sha256")
     return "v2=" + base64.urlsafe_b64encode(code).rstrip(b"=").decode()
 
 

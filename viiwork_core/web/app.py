@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from quart import Quart
 
-from viiwork_core.errors import Forbidden, MethodNotAllowed, ViiworkError
+from viiwork_core.errors import MethodNotAllowed
 from viiwork_core.mesh.greeting import PATH as GREETING
-from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import Receive, Scope, Send, request_id
-from viiwork_core.web import activity, aliases, kv, mesh_stream, parking, peers
+from viiwork_core.web import activity, aliases, draining, keys, kv, mesh_stream, parking, peers
+from viiwork_core.web.access import Access, Handler
 from viiwork_core.web.error_pages import send_error
 from viiwork_core.web.openai import read_endpoints
+from viiwork_core.web.pages import is_page
 from viiwork_core.web.surface import Surface
 
 OpenNode = Callable[[], AbstractAsyncContextManager[Surface]]
@@ -37,19 +38,22 @@ _METHODS = {
     kv.FORGET: ("POST",),
     parking.DOWN: ("POST",),
     parking.UP: ("POST",),
+    draining.PATH: draining.METHODS,
 }
 """Of the raw paths; Quart knows its own."""
+
+_TABLES = (aliases.PATH, keys.PATH)
+"""What all nodes have, a name below each path."""
 
 _HANDLERS = {
     CAPACITY: peers.capacity,
     REPLICAS: peers.replica,
     parking.DOWN: parking.park,
     parking.UP: parking.park,
+    draining.PATH: draining.drain,
     **dict.fromkeys(kv.PATHS, kv.kv),
 }
 """Those that all take the same."""
-
-_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 def create_app(open_node: OpenNode) -> Application:
@@ -66,13 +70,14 @@ class Application:
         self.failure: Exception | None = None
         """Why the node did not open."""
 
+        self._access: Access | None = None
         self._pages: Quart | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "http" and self.surface is not None:
-            await self._http(self.surface, scope, receive, send)
+        elif scope["type"] == "http" and self._access is not None:
+            await self._access(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 
@@ -82,6 +87,7 @@ class Application:
             try:
                 self.surface = await stack.enter_async_context(self._open_node())
                 self._pages = read_endpoints(self.surface)
+                self._access = _door(self.surface, partial(self._http, self.surface))
             except Exception as error:
                 # Whatever it is, the server must stop: some go on without a lifespan when it merely raises.
                 self.failure = error
@@ -96,14 +102,12 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            _check_origin(scope)
-            _check_method(surface, scope)
-        except ViiworkError as error:
+        path, inference = scope["path"], scope["path"] in surface.endpoints()
+        allowed = ("POST",) if inference else _METHODS.get(path)
+        if allowed is not None and scope["method"] not in allowed:
+            error = MethodNotAllowed(f"{scope['method']} is not allowed on {path}", remedy=f"use {allowed[0]}")
             await send_error(send, error, request_id=request_id(scope["headers"]))
-            return
-        path = scope["path"]
-        if path in surface.endpoints():
+        elif inference:
             await surface.inference(scope, receive, send)
         elif (handler := _HANDLERS.get(path)) is not None:
             await handler(surface, scope, receive, send)
@@ -116,30 +120,17 @@ class Application:
             await mesh_stream.stream(looking, scope, receive, send)
         elif path == aliases.PATH or path.startswith(f"{aliases.PATH}/"):
             await aliases.aliases(surface, scope, receive, send)
+        elif path == keys.PATH or path.startswith(f"{keys.PATH}/"):
+            await keys.keys(surface, scope, receive, send)
         else:
             assert self._pages is not None
             await cast(Any, self._pages)(scope, receive, send)
 
 
-def _check_method(surface: Surface, scope: Scope) -> None:
-    path, method = scope["path"], scope["method"]
-    allowed = ("POST",) if path in surface.endpoints() else _METHODS.get(path)
-    if allowed is not None and method not in allowed:
-        raise MethodNotAllowed(f"{method} is not allowed on {path}", remedy=f"use {allowed[0]}")
+def _door(surface: Surface, inner: Handler) -> Access:
+    return Access(inner, surface.access, forwards=surface.endpoints, proves=_proves, is_page=is_page)
 
 
-def _check_origin(scope: Scope) -> None:
-    """A browser may write from this node's own pages and from this machine; any other page may not."""
-    origin = first(scope["headers"], b"origin")
-    if origin is None or scope["method"] in ("GET", "HEAD", "OPTIONS"):
-        return
-    page, host = _hostname(origin), _hostname(f"//{first(scope['headers'], b'host') or ''}")
-    if page is None or page not in (host, *_LOOPBACK):
-        raise Forbidden(f"a page of {origin} may not write here")
-
-
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
-        return None
+def _proves(path: str) -> bool:
+    """Whether a path's handler asks who writes for a proof, in a secured mesh: see Claims."""
+    return path in _HANDLERS or path in _TABLES or path.startswith(tuple(f"{table}/" for table in _TABLES))

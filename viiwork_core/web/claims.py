@@ -28,6 +28,9 @@ from viiwork_core.security.signing import AUTH, FORWARDED, NODE, STREAMED, Diges
 QUIET_S: Final = 60.0
 MAX_NAMES: Final = 256
 
+_SIGNED: Final = "viiwork.signed"
+"""Where a scope keeps that its signature was found good."""
+
 _log = structlog.get_logger("viiwork.mesh")
 
 
@@ -111,16 +114,32 @@ class Claims:
         """
         if self.verifier is not None:
             await self._verified(scope, body)
-            return
+        else:
+            self._from_here(scope)
+
+    def private(self, scope: Scope) -> None:
+        """Let a read through that is the operator's or a member's alone: as a write.
+
+        Raises Unauthorized, or Forbidden where nothing can be signed.
+        """
+        if self.verifier is None:
+            self._from_here(scope)
+        elif self.read(scope) is None:
+            remedy = "use the viiwork command with the secret of the mesh"
+            raise Unauthorized("missing: only members and the operator may read that", remedy=remedy)
+
+    @staticmethod
+    def _from_here(scope: Scope) -> None:
+        """Raises Forbidden unless a request comes from this machine and no web page."""
         client = scope.get("client")
-        if not client or not _is_loopback(client[0]):
+        if not client or not is_loopback(client[0]):
             raise Forbidden(
                 "without a mesh secret only this machine may do that", remedy="call from the node's machine"
             )
         if first(scope["headers"], b"origin") is not None:
             raise Forbidden("a web page may not do that", remedy="use the viiwork command")
         # A name that somebody else's DNS leads here is a web page too.
-        if not _is_loopback(_hostname(first(scope["headers"], b"host") or "")):
+        if not is_loopback(_hostname(first(scope["headers"], b"host") or "")):
             raise Forbidden("the Host header names no loopback address", remedy="call localhost or 127.0.0.1")
 
     async def _verified(self, scope: Scope, body: bytes) -> Signed:
@@ -137,21 +156,26 @@ class Claims:
             return claimed if claimed and _is_among(client_of(scope), self.addresses_of(claimed)) else None
         if first(scope["headers"], AUTH.lower().encode()) is None:
             return None
-        return self._verify(scope, digest(b"")).node
+        # Looked at by whoever lets members in without a key and by the handler: a nonce counts once.
+        signed = scope.get(_SIGNED)
+        if signed is None:
+            signed = scope[_SIGNED] = self._verify(scope, digest(b""))
+        return str(signed.node)
 
-    def upload(self, scope: Scope) -> Signed | None:
+    def upload(self, scope: Scope) -> str:
         """Demand a member's signature on a streamed upload; in an open mesh, that it comes from a member's address.
+        The member's name.
 
         Raises Unauthorized.
         """
         if self.verifier is not None:
-            return self._verify(scope, STREAMED)
+            return self._verify(scope, STREAMED).node
         if not self.open_uploads:
             raise Unauthorized("replicas are taken in a secured mesh only")
         claimed = first(scope["headers"], NODE.lower().encode())
         if not claimed or not _is_among(client_of(scope), self.addresses_of(claimed)):
             raise Unauthorized("replicas are taken from members only")
-        return None
+        return claimed
 
     def _verify(self, scope: Scope, proof: Digest) -> Signed:
         assert self.verifier is not None
@@ -180,7 +204,8 @@ def _hostname(host: str) -> str:
         return ""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or an address is this machine's own."""
     if host == "localhost":
         return True
     try:

@@ -15,8 +15,9 @@ from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.budget import BodyBudget, Share
 from viiwork_core.proxy.entry import QUEUED, Entry, Receiver
 from viiwork_core.proxy.exchange import Exchange
-from viiwork_core.proxy.forward import BEGINS, CHAIN, SESSION, TURN
+from viiwork_core.proxy.forward import BEGINS, CHAIN, KEY, SESSION, TURN
 from viiwork_core.proxy.headers import Raw, first
+from viiwork_core.proxy.interruption import Interruption
 from viiwork_core.proxy.request import (
     ClientGone,
     InferenceRequest,
@@ -34,6 +35,7 @@ from viiwork_core.proxy.request import (
     resolved,
     session_value,
 )
+from viiwork_core.security.keys import NAME, SCOPE_KEY, ApiKey
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.comments import Comments, in_turn
 from viiwork_core.web.error_pages import error_body, send_cut, send_error
@@ -82,6 +84,9 @@ class Inference:
 
     resolve: Callable[[str], str | None] = lambda _: None
     """The model that a name stands for; None: it is no alias. Raises ModelNotServed."""
+
+    admit: Callable[[ApiKey, str, str | None], None] = lambda *_: None
+    """(key, model, alias) Lets a client through. Raises ModelForbidden, AllowanceSpent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self.budget.share() as share:
@@ -147,12 +152,31 @@ class Inference:
         self, scope: Scope, body: Body, rid: str, *, hop: bool, only: str | None, alias: str | None
     ) -> InferenceRequest:
         if hop:
-            return build(scope, body, self._sent(scope["headers"]), pin=None, rid=rid)
+            return build(scope, body, self._sent(scope["headers"]), pin=None, rid=rid, key=self._key(scope["headers"]))
         model, pin = model_of(body), only or pinned_host(scope["query_string"])
+        key: ApiKey | None = scope.get(SCOPE_KEY)
+        if key is not None:
+            self.admit(key, model, alias)
         prefer = preferred_hosts(scope["query_string"], scope["headers"])
         whose = await self.identify(scope["path"], model, body, session_value(scope["headers"]))
         tokens = self.prompt_tokens(model, len(body.raw))
-        return build(scope, body, whose, pin=pin, prefer=prefer, rid=rid, alias=alias, prompt_tokens=tokens)
+        name, share = ("", 1) if key is None else (key.name, key.weight)
+        return build(
+            scope,
+            body,
+            whose,
+            pin=pin,
+            prefer=prefer,
+            rid=rid,
+            alias=alias,
+            key=name,
+            share=share,
+            prompt_tokens=tokens,
+        )
+
+    def _key(self, headers: list[Raw]) -> str:
+        """Whose key the client of the node that forwarded it has shown. In an open mesh anybody could say that."""
+        return (_matching(headers, KEY, NAME) or "") if self.claims.verifier is not None else ""
 
     def _sent(self, headers: list[Raw]) -> Whose:
         """Whose turn it is, as the node that forwarded it says."""
@@ -204,9 +228,8 @@ class _Watch:
     def __init__(self, exchange: Exchange, receive: Receive) -> None:
         self._exchange = exchange
         self._receive = receive
-        self._watched = asyncio.current_task()
+        self._end = Interruption()
         self._listening: asyncio.Task[None] | None = None
-        self._left = False
         self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin)
 
     def _begin(self) -> None:
@@ -215,13 +238,12 @@ class _Watch:
     async def _listen(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if self._watched is not None and not self._exchange.finished:
-            self._left = True
-            self._watched.cancel()
+        if not self._exchange.finished:
+            self._end.come()
 
     def ended_it(self) -> bool:
         """Whether a cancellation that has just arrived was this one, and nobody else's besides."""
-        return self._left and self._watched is not None and not self._watched.uncancel()
+        return self._end.took(asyncio.CancelledError)
 
     def stop(self) -> None:
         """The work is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from quart import Quart, Response, request
@@ -13,6 +13,7 @@ from werkzeug.exceptions import HTTPException
 from viiwork_core.errors import InvalidRequest, MethodNotAllowed, NotFound, ViiworkError
 from viiwork_core.observe import metrics
 from viiwork_core.proxy.request import request_id
+from viiwork_core.security.keys import SCOPE_KEY, ApiKey
 from viiwork_core.web import catalog
 from viiwork_core.web.error_pages import error_body, error_headers
 from viiwork_core.web.pages import add_pages
@@ -34,7 +35,7 @@ def read_endpoints(surface: Surface) -> Quart:
     app.config.update(RESPONSE_TIMEOUT=30, BODY_TIMEOUT=10, MAX_CONTENT_LENGTH=64 * 1024)
     _lists_of_models(app, surface)
     _about_requests(app, surface)
-    add_pages(app)
+    add_pages(app, surface.access)
 
     @app.get("/v1/status")
     async def status() -> Response:
@@ -92,11 +93,11 @@ def _lists_of_models(app: Quart, surface: Surface) -> None:
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return _json(catalog.openai(surface.models(), opened))
+        return _json(catalog.openai(_models(surface), opened))
 
     @app.get("/v1/models/<path:name>")
     async def model(name: str) -> Response:
-        records = surface.models()
+        records = _models(surface)
         found = next((one for one in records if one.id == name), None)
         if found is None:
             return _refusal(_unknown(name, records))
@@ -104,11 +105,20 @@ def _lists_of_models(app: Quart, surface: Surface) -> None:
 
     @app.get("/v1/model/info")
     async def model_info() -> Response:
-        return _json(catalog.litellm(surface.models()))
+        return _json(catalog.litellm(_models(surface)))
 
     @app.get("/api.json")
     async def opencode() -> Response:
-        return _json(catalog.opencode(surface.models(), _base()))
+        return _json(catalog.opencode(_models(surface), _base()))
+
+
+def _models(surface: Surface) -> list[catalog.ModelRecord]:
+    """Those that the client's API key is for, as it may name them: all without one."""
+    key = cast(ApiKey | None, request.scope.get(SCOPE_KEY))
+    records = surface.models()
+    if key is None or not key.models:
+        return records
+    return [one for one in records if key.allows(one.id) or (one.target is not None and key.allows(one.target))]
 
 
 def _base() -> str:

@@ -21,8 +21,8 @@ _log = RequestLog()
 class Outcomes:
     """Tells of requests that are over. On the data loop."""
 
-    observe: Callable[[Outcome], None]
-    """The policy's."""
+    observe: Callable[[Outcome], None] | None
+    """The policy's; None: it learns nothing."""
 
     learn: Callable[[Exchange, bool], None]
     """The node's; with whether another node sent the request."""
@@ -33,6 +33,9 @@ class Outcomes:
 
     record: Callable[[Exchange, float], None] = lambda *_: None
     """Takes what a client of this node was answered, and how many seconds after it asked."""
+
+    charge: Callable[[Exchange, bool], None] = lambda *_: None
+    """Takes what an API key's request used on this node's engines, and whether its client left before the end."""
 
     def unread(self, rid: str, status: int, reason: str | None, seconds: float) -> None:
         """A request that was refused, or left, before it could be read."""
@@ -50,15 +53,19 @@ class Outcomes:
             exchange.trail.ended(_end(exchange, status, reason, placed=placed), seconds)
         if placed and not hop and reason is None:
             self.record(exchange, seconds)
+        if exchange.request.key and exchange.backend is not None:
+            self.charge(exchange, status == CLIENT_GONE)
         if placed:
             self.learn(exchange, hop)
-            self.observe(_outcome(exchange, status))
+            if self.observe is not None:
+                self.observe(_outcome(exchange, status))
 
     @staticmethod
     def _log(exchange: Exchange, status: int, reason: str | None, seconds: float) -> None:
-        first_byte = exchange.first_byte_s
+        first_byte, key = exchange.first_byte_s, exchange.request.key
         _log.tell(
             request_id=exchange.request.id,
+            **({"key": key} if key else {}),
             model=exchange.request.query.model,
             backend=exchange.backend,
             peer=exchange.peer,

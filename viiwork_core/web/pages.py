@@ -9,11 +9,16 @@ import hashlib
 import mimetypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from jinja2 import Template
 from quart import Quart, Response
 from werkzeug.exceptions import NotFound
+
+from viiwork_core.web.access import Rules
+from viiwork_core.web.login import add_login
 
 STATIC: Final = Path(__file__).parent / "static"
 PAGES: Final = {"/": "node.html", "/mesh": "mesh.html", "/chat": "chat.html", "/why": "why.html"}
@@ -28,7 +33,8 @@ _GUARDED: Final = {
     "content-security-policy": POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    # Not no-referrer: with that a browser names no Origin for a form of these pages.
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
 _TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
@@ -58,12 +64,13 @@ class Files:
         return f"/static/{self.digest}"
 
 
-def add_pages(app: Quart) -> None:
-    """GET /, /mesh, /chat, /why, /why/ID, and their files."""
+def add_pages(app: Quart, rules: Rules) -> None:
+    """GET /, /mesh, /chat, /why, /why/ID, /login, and their files."""
     files = Files.read()
     for path, template in PAGES.items():
-        _add_page(app, path, template, files)
-    app.add_url_rule("/why/<path:rid>", "page /why/ID", _page(app, PAGES["/why"], files), methods=["GET"])
+        app.add_url_rule(path, f"page {path}", _page(app, template, files, rules), methods=["GET"])
+    app.add_url_rule("/why/<path:rid>", "page /why/ID", _page(app, PAGES["/why"], files, rules), methods=["GET"])
+    add_login(app, rules, partial(_template(app, "login.html").render, static=files.path), _GUARDED)
 
     @app.get("/static/<digest>/<name>")
     async def static(digest: str, name: str) -> Response:
@@ -74,19 +81,25 @@ def add_pages(app: Quart) -> None:
         return Response(content, content_type=_type(name), headers=headers)
 
 
-def _add_page(app: Quart, path: str, template: str, files: Files) -> None:
-    app.add_url_rule(path, f"page {path}", _page(app, template, files), methods=["GET"])
+def is_page(path: str) -> bool:
+    """Whether a person opens that in a browser."""
+    return path in PAGES or path.startswith("/why/")
 
 
-def _page(app: Quart, template: str, files: Files) -> Callable[..., Response]:
+def _page(app: Quart, template: str, files: Files, rules: Rules) -> Callable[..., Response]:
     # Rendered once, and not while the loop runs something else.
-    text = app.jinja_env.overlay(enable_async=False).get_template(template).render(static=files.path)
+    made = _template(app, template)
+    free, keyed = (made.render(static=files.path, keyed=keyed) for keyed in (False, True))
 
     def page(**_: str) -> Response:
         headers = {**_GUARDED, "cache-control": "no-cache"}
-        return Response(text, content_type="text/html; charset=utf-8", headers=headers)
+        return Response(keyed if rules.keys else free, content_type="text/html; charset=utf-8", headers=headers)
 
     return page
+
+
+def _template(app: Quart, name: str) -> Template:
+    return app.jinja_env.overlay(enable_async=False).get_template(name)
 
 
 def _type(name: str) -> str:

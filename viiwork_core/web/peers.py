@@ -43,8 +43,7 @@ async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) 
     """
     rid = request_id(scope["headers"])
     try:
-        surface.claims.upload(scope)
-        await surface.take_replica(_chunks(receive))
+        await surface.take_replica(surface.claims.upload(scope), _chunks(receive))
     except ClientGone:
         return
     except ResumeFrom as part:

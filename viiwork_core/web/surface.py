@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from viiwork_core.errors import ViiworkError
 from viiwork_core.mesh.aliases import Entry
 from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.observe.events import EventLog
+from viiwork_core.security.keys import ApiKey, KeyRing
+from viiwork_core.web.access import Rules
 from viiwork_core.web.catalog import ModelRecord
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.greetings import Greetings
@@ -50,6 +52,36 @@ class AliasNames(Protocol):
         ...
 
 
+class ApiKeys(Protocol):
+    """The keys that count on a node, and those of the mesh."""
+
+    ring: KeyRing
+
+    def admit(self, key: ApiKey, model: str, alias: str | None) -> None:
+        """Let a request through. Raises ModelForbidden, AllowanceSpent."""
+        ...
+
+    def infos(self) -> list[dict[str, Any]]:
+        """All that count."""
+        ...
+
+    def info(self, name: str) -> dict[str, Any]:
+        """One with who has it. Raises NotFound."""
+        ...
+
+    def page(self, after: str) -> bytes:
+        """The part of the table that follows a name, as JSON."""
+        ...
+
+    async def create(self, key: ApiKey) -> bool:
+        """Whether that is news. Raises ViiworkError."""
+        ...
+
+    async def revoke(self, name: str, *, opens: bool) -> None:
+        """Raises ViiworkError."""
+        ...
+
+
 class KvLedger(Protocol):
     """The caches that move, as the operator sees them."""
 
@@ -67,6 +99,25 @@ class KvLedger(Protocol):
 
     def page(self) -> bytes:
         """What is forgotten, as JSON."""
+        ...
+
+
+class Drain(Protocol):
+    """Taking no new work."""
+
+    departure: Future[Literal["stop", "restart"]]
+    """What is to become of this process, once that is so."""
+
+    def begin(self, timeout_s: float, then: Literal["stop", "restart"] | None) -> dict[str, Any]:
+        """Take none from now on. Raises InvalidRequest."""
+        ...
+
+    def end(self) -> dict[str, Any]:
+        """Take requests again."""
+        ...
+
+    def told(self) -> dict[str, Any]:
+        """How far it has come."""
         ...
 
 
@@ -102,6 +153,9 @@ class Surface:
     """POST paths that `inference` takes now."""
 
     claims: Claims
+    access: Rules
+    """Who is let in, and which web pages may use the API."""
+
     capacity: Callable[[], CapacityReport]
     models: Callable[[], list[ModelRecord]]
     """What all lists of models are made from."""
@@ -120,10 +174,12 @@ class Surface:
     park: Callable[[Sequence[str] | None, bool], Awaitable[dict[str, bool]]]
     """Takes models down (True) or up again, None: all. By name, whether that is news. Raises InvalidRequest."""
 
-    take_replica: Callable[[AsyncIterator[bytes]], Awaitable[None]]
-    """Receives a replica from a member. Raises ViiworkError."""
+    drain: Drain
+    take_replica: Callable[[str, AsyncIterator[bytes]], Awaitable[None]]
+    """Receives a replica from the member of that name. Raises ViiworkError."""
 
     aliases: AliasNames
+    keys: ApiKeys
     kv: KvLedger
     outlook: MeshOutlook
     greetings: Greetings

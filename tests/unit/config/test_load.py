@@ -188,10 +188,10 @@ def test_a_v1_file_is_refused_with_a_pointer() -> None:
 
 
 def test_keys_of_parts_that_do_not_exist_are_one_warning_each() -> None:
-    config = read("power: {}\nmesh: {secret_enforce: full}\napi:\n  cors: {allow_origins: []}\n")
+    config = read("power: {}\nmesh: {secret_enforce: full}\napi:\n  catalog: {}\n")
     assert config.warnings == (
         "power (line 1): not built yet, ignored",
-        "api.cors (line 4): not built yet, ignored",
+        "api.catalog (line 4): not built yet, ignored",
     )
 
 

@@ -13,7 +13,8 @@ from viiwork_core.errors import AliasRefused, ConfigError, InvalidRequest, NotFo
 from viiwork_core.mesh import alias_book
 from viiwork_core.mesh.alias_book import AliasBook
 from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.aliases import MAX_VERSION, TOMBSTONE_HOURS, AliasTable, Change, Write
+from viiwork_core.mesh.aliases import TOMBSTONE_HOURS, AliasTable, Write
+from viiwork_core.mesh.table import MAX_VERSION, Change
 from viiwork_core.testing.fake_clock import FakeClock
 
 MODELS = {"big", "small", "cold"}

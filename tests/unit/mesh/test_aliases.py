@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viiwork_core.mesh import aliases as module
-from viiwork_core.mesh.alias_text import decode_table, encode_page, encode_table, read_page
-from viiwork_core.mesh.aliases import HISTORY, MAX_NAMES, TOMBSTONE_HOURS, AliasTable, Change, Write, changes, entry
+from viiwork_core.mesh.alias_text import ALIASES
+from viiwork_core.mesh.aliases import HISTORY, MAX_NAMES, TOMBSTONE_HOURS, AliasTable, Write
+from viiwork_core.mesh.table import Change, changes
 
 MODELS = ("m", "n", "o")
 
@@ -36,7 +36,7 @@ def writes(draw: st.DrawFn) -> Write:
 @st.composite
 def tables(draw: st.DrawFn) -> AliasTable:
     found = draw(st.dictionaries(st.sampled_from("xyz"), st.lists(writes(), min_size=1, max_size=14)))
-    entries = {name: entry(*some) for name, some in found.items()}
+    entries = {name: AliasTable.entry(*some) for name, some in found.items()}
     deleted = [name for name, one in entries.items() if one[0].deleted]
     ages = draw(st.dictionaries(st.sampled_from(deleted), st.integers(1, 9))) if deleted else {}
     return AliasTable(entries, ages)
@@ -77,8 +77,8 @@ def test_a_table_stays_within_its_bounds(several: list[AliasTable]) -> None:
 @settings(deadline=None)
 @given(tables())
 def test_a_table_is_read_as_it_was_written(one: AliasTable) -> None:
-    assert decode_table(encode_table(one)) == one
-    page, read, refused = read_page(encode_page(one))
+    assert ALIASES.decode(ALIASES.encode(one)) == one
+    page, read, refused = ALIASES.read_page(ALIASES.encode_page(one))
     assert (page.digest, read, refused, page.next) == (one.digest, one, [], None)
 
 
@@ -122,7 +122,7 @@ def test_a_deletion_is_remembered_for_a_month_of_hours() -> None:
 
 def test_the_last_names_are_left_out_of_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(AliasTable().merged(table(**{f"n{i}": write(1) for i in range(MAX_NAMES + 5)})).entries) == MAX_NAMES
-    monkeypatch.setattr(module, "MAX_NAMES", 3)
+    monkeypatch.setattr(AliasTable, "MAX_NAMES", 3)
     parts = [table(**{name: write(1) for name in names}) for names in ("ae", "bd", "cf")]
     for one, two, three in permutations(parts):
         assert set(one.merged(two).merged(three).entries) == set("abc")
@@ -130,10 +130,10 @@ def test_the_last_names_are_left_out_of_too_many(monkeypatch: pytest.MonkeyPatch
 
 def test_a_table_is_told_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = table(**{f"n{i:03}": write(1) for i in range(100)})
-    monkeypatch.setattr("viiwork_core.mesh.alias_text.PAGE_BYTES", 300)
+    monkeypatch.setattr("viiwork_core.mesh.table_text.PAGE_BYTES", 300)
     merged, after, pages = AliasTable(), "", 0
     while True:
-        page, read, _ = read_page(encode_page(whole, after))
+        page, read, _ = ALIASES.read_page(ALIASES.encode_page(whole, after))
         assert page.digest == whole.digest
         merged, pages = merged.merged(read), pages + 1
         if page.next is None:
@@ -169,17 +169,17 @@ def test_a_table_is_told_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_is_refused_and_holds_up_nothing_else(bad: object) -> None:
     good = {"ver": 1, "by": "a", "target": "m", "more": "of a later release"}
     whole = {"v": 1, "digest": "0" * 32, "aliases": {"x": bad, "y": good}}
-    _, read, refused = read_page(msgspec.json.encode(whole))
+    _, read, refused = ALIASES.read_page(msgspec.json.encode(whole))
     assert (set(read.entries), len(refused)) == ({"y"}, 1)
     assert refused[0].startswith("'x': ")
     with pytest.raises(ValueError, match=r".+"):
-        decode_table(msgspec.json.encode(whole))
+        ALIASES.decode(msgspec.json.encode(whole))
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a" * 65, "a\n", "é"])
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     good = {"ver": 1, "by": "a", "target": "m"}
     whole = msgspec.json.encode({"v": 1, "digest": "0" * 32, "aliases": {name: good, "y": good}})
-    assert set(read_page(whole)[1].entries) == {"y"}
+    assert set(ALIASES.read_page(whole)[1].entries) == {"y"}
     with pytest.raises(ValueError, match=r".+"):
-        decode_table(whole)
+        ALIASES.decode(whole)

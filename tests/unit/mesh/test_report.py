@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.report import CapacityReport, KvReport, ModelReport, decode_report, encode_report
+from viiwork_core.mesh.report import CapacityReport, KvReport, ModelReport, SpentReport, decode_report, encode_report
 
 MEMBER = Member(node="a", node_id="1", host="127.0.0.1", api_port=1)
 MODEL: dict[str, Any] = {
@@ -42,8 +42,26 @@ def test_a_report_comes_through_whole() -> None:
         ctx=8192,
         kv=KvReport("g", "ab"),
     )
-    report = CapacityReport(node="a", node_id="1", ver="0.1.0+x", models=(model,))
+    spent = SpentReport(20_000, {"alice": 12})
+    report = CapacityReport(node="a", node_id="1", ver="0.1.0+x", models=(model,), keys="ab", spent=spent)
     assert decode_report(encode_report(report), MEMBER) == report
+
+
+@pytest.mark.parametrize(
+    "spent",
+    [
+        {"day": -1, "tokens": {}},
+        {"day": 1},
+        {"day": 1, "tokens": {"a": -1}},
+        {"day": 1, "tokens": {"a": 1 << 60}},
+        {"day": 1, "tokens": {"<b>": 1}},
+        {"day": 1, "tokens": {"a" * 65: 1}},
+        {"day": 1, "tokens": {f"k{number}": 1 for number in range(1025)}},
+    ],
+)
+def test_what_keys_have_used_must_make_sense(spent: dict[str, Any]) -> None:
+    with pytest.raises(BackendFailed, match="malformed"):
+        decode({**REPORT, "spent": spent})
 
 
 def test_an_unknown_figure_is_absent_on_the_wire() -> None:

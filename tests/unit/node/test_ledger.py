@@ -12,9 +12,10 @@ from viiwork_core.config.schema import Config
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.kvshare.caches import Caches, SharedModel
+from viiwork_core.kvshare.movability import OF_NO_USE
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.node.background import Background
-from viiwork_core.node.ledger import USELESS, Ledger
+from viiwork_core.node.ledger import Ledger
 from viiwork_core.node.plans import Planned
 from viiwork_core.security.secret import SessionKeys
 from viiwork_core.testing.fake_clock import FakeClock
@@ -98,7 +99,7 @@ def test_a_model_that_has_shown_to_be_unmovable_is_marked(scene: Scene) -> None:
     scene.see(fingerprint="f")
     for _ in range(2):
         scene.caches._promises._movability.judged("m", "f", useful=False)
-    assert state(scene) == ("off", USELESS)
+    assert state(scene) == ("off", OF_NO_USE)
     assert scene.ledger.unmovable("m", "f")
 
 

@@ -18,7 +18,7 @@ NOW = Snapshot(
     states=("starting", "healthy", "dead"),
     peers=[PeerFigures("cellar", 0.5, [ModelFigures("qwen", slots=8, busy=1, queued=0)])],
     replicas={("qwen", "sent"): 5, ("qwen", "failed"): 1, ("qwen", "dropped"): 2},
-    replica_bytes={("qwen", "sent"): 1 << 30, ("qwen", "received"): 3},
+    replica_bytes={("qwen", "sent"): 1 << 30, ("qwen", "sent_file"): 1 << 34, ("qwen", "received"): 3},
     replica_seconds={("qwen", "send"): 0.5},
     turns={("qwen", "host", "warm"): 7},
     imports={("qwen", "warm"): 3},
@@ -104,6 +104,7 @@ def test_what_is_so_now_is_asked_at_each_scrape(metrics: Metrics) -> None:
         ("qwen", "dropped"): 2,
     }
     assert values(metrics, "viiwork_replica_sent_bytes_total") == {("qwen",): 1 << 30}
+    assert values(metrics, "viiwork_replica_sent_file_bytes_total") == {("qwen",): 1 << 34}
     assert values(metrics, "viiwork_replica_received_bytes_total") == {("qwen",): 3}
     assert values(metrics, "viiwork_replica_seconds_total") == {("qwen", "send"): 0.5}
     assert values(metrics, "viiwork_session_turns_total") == {("qwen", "warm", "host"): 7}

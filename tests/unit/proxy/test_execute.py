@@ -33,6 +33,8 @@ FREE, RUNNING, SAVING, ABORTING = SlotState.FREE, SlotState.RUNNING, SlotState.S
 class Caches:
     """Stands in for what moves caches; a test says how long that takes."""
 
+    shares = True
+
     def __init__(self, book: SlotBook) -> None:
         self.book = book
         self.may_end = asyncio.Event()

@@ -57,6 +57,15 @@ def test_a_call_is_found_behind_a_long_text(size: int) -> None:
     assert len(reply.text) < 20_000
 
 
+@pytest.mark.parametrize("size", [50, 100_000])
+def test_no_more_is_read_than_tells_a_text_wherever_a_space_falls(size: int) -> None:
+    for first in range(1, 9):
+        words = [delta(content="x" * first), *(delta(content=" seven67") for _ in range(400))]
+        reply = streamed(sse(*words), size)
+        assert beginning(reply.text) == beginning("x" * first + " seven67" * 400)
+        assert len(reply.text) < 400
+
+
 def test_only_the_first_of_several_choices() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "no"}}]}
     assert streamed(sse(other, delta(content="yes"))).text == "yes"

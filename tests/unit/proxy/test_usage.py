@@ -125,3 +125,14 @@ def test_only_the_end_is_kept() -> None:
     for _ in range(3):
         plain.feed(b"x" * PLAIN)
     assert plain.usage() == Usage()
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 50_000])
+def test_events_are_counted_and_in_long_streams_estimated(count: int) -> None:
+    end = AnswerEnd(stream=True)
+    for number in range(count):
+        end.feed(b'data: {"n": %06d}\n\n' % number)
+    assert end.events == pytest.approx(count, rel=0.01)
+    whole = AnswerEnd(stream=False)
+    whole.feed(b"data: data: data:")
+    assert whole.events == 0

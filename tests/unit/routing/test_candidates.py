@@ -10,6 +10,7 @@ from viiwork_core import NoOptions, Query, Score
 from viiwork_core.builtin.policies import LeastBusy
 from viiwork_core.builtin.priced import CacheAware
 from viiwork_core.engines.slots import Room, SlotBook
+from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import CapacityReport, HeadReport, ModelReport, ScoreReport
@@ -20,6 +21,7 @@ from viiwork_core.testing.fake_clock import FakeClock
 
 SESSION = "5e" * 16
 QUERY = Query("m", SESSION, 10_500, continues=True)
+BACKEND = BackendView("m/0", "m", "e", BackendState.HEALTHY, incarnation=1, slots=2)
 ROOM = Room(slots=2, busy=0, free=2, backends=1, healthy_backends=1, context=None)
 
 
@@ -74,7 +76,7 @@ def test_this_node_s_own_replica_has_one_too() -> None:
         replica_of=lambda model, session: 10_000 if (model, session) == ("m", SESSION) else None,
         import_of=lambda _: 60.0,
     )
-    here = candidates.here("a", ROOM, 2, QUERY)
+    here = candidates.here("a", ROOM, [(BACKEND, 2)], QUERY)
     assert (here.replica_tokens, here.import_ms) == (10_000, 600.0)
     cold = candidates.there(*view("b", None, None), QUERY, 2)
     ranked = CacheAware(NoOptions()).rank(QUERY, [cold, here], random.Random(1))

@@ -137,7 +137,7 @@ def test_anybody_may_read_and_a_wrong_secret_is_told() -> None:
 
 
 def test_an_upload_must_be_signed() -> None:
-    assert SECURED.upload(scope(*signed(STREAMED, method="PUT"), method="PUT")).node == "peer"
+    assert SECURED.upload(scope(*signed(STREAMED, method="PUT"), method="PUT")) == "peer"
     with pytest.raises(Unauthorized):
         SECURED.upload(scope(method="PUT"))
     with pytest.raises(Unauthorized, match="secured mesh"):
@@ -146,7 +146,7 @@ def test_an_upload_must_be_signed() -> None:
 
 def test_in_an_open_mesh_uploads_come_from_a_member_s_address_and_only_where_that_is_wanted() -> None:
     wanted = replace(OPEN, open_uploads=True)
-    assert wanted.upload(scope(("X-Viiwork-Node", "peer"), method="PUT")) is None
+    assert wanted.upload(scope(("X-Viiwork-Node", "peer"), method="PUT")) == "peer"
     for headers, client in ([], "127.0.0.2"), ([("X-Viiwork-Node", "peer")], "127.0.0.3"):
         with pytest.raises(Unauthorized, match="members"):
             wanted.upload(scope(*headers, method="PUT", client=client))

@@ -18,7 +18,9 @@ RECORDS = [ModelRecord("org/qwen/7b", "local", 4096), ModelRecord("plain", "peer
 def got(path: str, records: list[ModelRecord] | None = None) -> tuple[int, Any]:
     """Status and body."""
     surface: Any = SimpleNamespace(
-        models=lambda: RECORDS if records is None else records, inference=SimpleNamespace(clock=FakeClock())
+        models=lambda: RECORDS if records is None else records,
+        inference=SimpleNamespace(clock=FakeClock()),
+        access=None,
     )
 
     async def ask() -> tuple[int, Any]:

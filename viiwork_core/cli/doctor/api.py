@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -52,9 +52,11 @@ class Reply:
 class Api:
     """One node's API. `async with` opens and closes it. All raise ViiworkError when nothing answers."""
 
-    def __init__(self, url: str, timeout: float) -> None:
-        """`url`: http://HOST:PORT; `timeout`: seconds that an engine's answer may take."""
-        self.url, self._timeout = url, timeout
+    def __init__(self, url: str, timeout: float, shown: Sequence[tuple[str, str]] = ()) -> None:
+        """`url`: http://HOST:PORT; `timeout`: seconds that an engine's answer may take; `shown`: headers that let the
+        caller in there. Another node is shown an API key among them, and nothing else."""
+        self.url, self._timeout, self._shown = url, timeout, dict(shown)
+        self._elsewhere = {name: value for name, value in shown if name == "Authorization"}
 
     async def __aenter__(self) -> Self:
         # As many at once as a check wants: how many the node lets through is what is looked at.
@@ -78,7 +80,7 @@ class Api:
     async def text(self, path: str) -> str:
         """The text of an answer."""
         try:
-            return (await self._http.get(self.url + path, timeout=ASK_S)).text
+            return (await self._http.get(self.url + path, headers=self._shown, timeout=ASK_S)).text
         except httpx.HTTPError as error:
             raise ViiworkError(f"{self.url}{path} does not answer: {_words(error)}") from error
 
@@ -102,6 +104,7 @@ class Api:
         self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: float
     ) -> Reply:
         began = time.monotonic()
+        headers = {**headers, **(self._shown if url.startswith(f"{self.url}/") else self._elsewhere)}
         try:
             answer = await self._http.request(method, url, json=body, headers=headers, timeout=timeout)
         except httpx.TimeoutException as error:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from viiwork_core.cli.command_lines import CommandLine, command_lines
 from viiwork_core.cli.doctor.situation import Situation, ok, problem, split, warning
-from viiwork_core.contracts.context import RunCommand
 from viiwork_core.contracts.doctor import Finding
 from viiwork_core.engines.commands import Commands
-from viiwork_core.errors import EngineRefused
-
-NOT_RUN: Final = frozenset({126, 127})
-"""Exit statuses of a program that could not begin: its libraries are missing, or it is for another machine."""
+from viiwork_core.setup.programs import runs
 
 _README = "see the README of the engine's plugin"
 
@@ -26,7 +21,7 @@ async def binaries(situation: Situation) -> Sequence[Finding]:
     lines = await command_lines(machine.config, machine.resolved, situation.environ)
     run = Commands("doctor").run
     programs = dict.fromkeys(line.argv[0] for line in lines if line.argv)
-    return [*_starts(lines), *[await _runs(program, run) for program in programs]]
+    return [*_starts(lines), *[await runs(program, run) for program in programs]]
 
 
 def _starts(lines: Sequence[CommandLine]) -> Iterator[Finding]:
@@ -48,16 +43,3 @@ def _said(lines: Sequence[CommandLine]) -> dict[str, list[str]]:
         for advice in line.advice:
             said.setdefault(advice, []).append(line.backend)
     return said
-
-
-async def _runs(program: str, run: RunCommand) -> Finding:
-    """Whatever it makes of --version: one that begins at all is what is looked for here."""
-    try:
-        output = await run((program, "--version"))
-    except EngineRefused as error:
-        return problem(f"{program} does not run: {error.message}", "install it anew, or name another program")
-    first = next((line.strip() for line in output.text.splitlines() if line.strip()), "")[:120]
-    if output.returncode in NOT_RUN or output.returncode < 0:
-        what = f"{program} does not run: {first or f'it ended with {output.returncode}'}"
-        return problem(what, "install what it lacks, or a build for this machine")
-    return ok(f"{program} runs{f': {first}' if first else ''}")

@@ -31,8 +31,9 @@ from viiwork_core.cli.doctor.ports import ports
 from viiwork_core.cli.doctor.report import Report
 from viiwork_core.cli.doctor.saturation import saturation
 from viiwork_core.cli.doctor.situation import Check, Machine, Running, Situation, ok, problem, warning
-from viiwork_core.cli.operator import Operator, dialled
+from viiwork_core.cli.operator import Operator, credentials
 from viiwork_core.config.load import load_config
+from viiwork_core.config.running import dialled
 from viiwork_core.config.schema import Config
 from viiwork_core.contracts.doctor import Finding
 from viiwork_core.errors import ConfigError, ViiworkError
@@ -144,7 +145,8 @@ async def _running(wishes: Wishes, config: Config | None, stack: AsyncExitStack,
         elif config is not None and NODE in wishes.topics:
             report.add(NODE, [ok("no node runs here: what needs one is left out")])
         return None
-    api = await stack.enter_async_context(Api(url, wishes.timeout))
+    state_dir = config.node.state_dir if wishes.url is None and config is not None else None
+    api = await stack.enter_async_context(Api(url, wishes.timeout, credentials(state_dir)))
     try:
         status, cluster = await api.get("/v1/status"), await api.get("/v1/cluster")
         return Running(api, status, cluster)

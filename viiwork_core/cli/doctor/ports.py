@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from viiwork_core.config.schema import Config
 from viiwork_core.contracts.doctor import Finding
 from viiwork_core.errors import ViiworkError
 from viiwork_core.node.addresses import bind
+from viiwork_core.setup.ports import KINDS, refusal
 
 _HOLDER = "stop what listens there, or choose another port"
 
@@ -57,16 +57,10 @@ def _api(config: Config, hosts: str, *, in_mesh: bool) -> Iterator[Finding]:
 
 
 def _gossip(host: str, port: int) -> Finding:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for kind, name in ((socket.SOCK_STREAM, "tcp"), (socket.SOCK_DGRAM, "udp")):
-        with socket.socket(family, kind) as probe:
-            if kind == socket.SOCK_STREAM:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                remedy = "stop what listens there, or change mesh.bind_port and mesh.advertise"
-                return problem(f"mesh.bind_port: cannot listen on {host} {name} {port}: {error.strerror}", remedy)
+    for kind in KINDS:
+        if (why := refusal(host, port, kind)) is not None:
+            remedy = "stop what listens there, or change mesh.bind_port and mesh.advertise"
+            return problem(f"mesh.bind_port: cannot listen on {host} {kind} {port}: {why}", remedy)
     return ok(f"tcp and udp {port} are free for the gossip on {host}")
 
 

@@ -39,7 +39,7 @@ export class Live {
     source.addEventListener("error", () => {
       this.#say("reconnecting");
       // A browser tries again by itself after a break, and not after an answer that it did not expect.
-      if (source.readyState === EventSource.CLOSED) this.again = setTimeout(() => this.#open(), AGAIN_MS);
+      if (source.readyState === EventSource.CLOSED) this.#later();
     });
     for (const [name, hear] of Object.entries(this.heard)) {
       source.addEventListener(name, (event) => {
@@ -47,6 +47,13 @@ export class Live {
         this.dirty = true;
       });
     }
+  }
+
+  /** Later again, unless it is that a login has ended: then there is a page for that. */
+  async #later() {
+    this.again = setTimeout(() => this.#open(), AGAIN_MS);
+    const answer = await fetch("/v1/status", { cache: "no-store" }).catch(() => null);
+    if (answer?.status === 401) location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
 
   #close() {

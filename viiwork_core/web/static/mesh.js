@@ -70,7 +70,7 @@ function nodes() {
 function nodeCells(one) {
   const figure = (of) => (one.models ? count(one.models.reduce((all, each) => all + (number(each[of]) ?? 0), 0)) : "–");
   const status = one.status;
-  const state = one.state === "alive" && one.stale ? "silent" : one.state;
+  const state = one.state !== "alive" ? one.state : one.stale ? "silent" : one.draining ? "draining" : "alive";
   return [
     one.node === cluster.view ? [h("a", { href: "/" }, one.node), h("small", null, " this node")] : h("a", { href: `http://${one.addr}/` }, one.node),
     h("span", { class: "state", "data-state": state }, state),

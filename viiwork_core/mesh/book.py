@@ -1,0 +1,133 @@
+"""A table as this node knows it now: local writes, what comes from members, and the disk in between."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic
+
+from viiwork_core.clock import Clock
+from viiwork_core.errors import NotFound
+from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.table import Change, Table, W, changes
+from viiwork_core.mesh.table_store import TableStore
+
+DIGESTS: Final = 1024
+"""Digests of earlier tables, this node's and members', that are remembered."""
+
+_CONTAINED: Final = -1
+
+
+class Book(ABC, Generic[W]):
+    """On the data loop. A write is on disk before anybody sees it."""
+
+    def __init__(self, store: TableStore[W], *, node: str, clock: Clock) -> None:
+        self.text = store.text
+        self._store = store
+        self._node = node
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        """Held by whoever writes."""
+
+        self._table: Table[W] = self.text.table()
+        self._generation = 0
+        self._changed: dict[str, int] = {}
+        self._digests: OrderedDict[str, int] = OrderedDict()
+
+    async def open(self) -> None:
+        """Read the file. Raises ConfigError."""
+        self._table = await asyncio.to_thread(self._store.load)
+        self._remember(self.text.table().digest, _CONTAINED)
+        self._remember(self._table.digest, self._generation)
+
+    @property
+    def table(self) -> Table[W]:
+        return self._table
+
+    def entry(self, name: str) -> tuple[W, ...]:
+        """A name's writes, deleted or not. Raises NotFound."""
+        found = self._table.entries.get(name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    @abstractmethod
+    def _unknown(self, name: str) -> NotFound:
+        """There is no such name."""
+
+    @abstractmethod
+    def _told(self, change: Change[W]) -> None:
+        """Log a change, and pass it on."""
+
+    def _head(self, name: str) -> W | None:
+        found = self._table.entries.get(name)
+        return found[0] if found else None
+
+    def _now(self) -> int:
+        """Unix milliseconds, for a write."""
+        return max(0, int(self._clock.wall() * 1000))
+
+    async def _write(self, name: str, write: W) -> None:
+        await self._replace(self._table.written(name, write))
+
+    async def merge(self, other: Table[W], *digests: str) -> None:
+        """Take in a member's table, or part of it. `digests`: what that member's whole table had for a digest, if all
+        of it is in here now. Raises ViiworkError when it cannot be written to the disk."""
+        async with self._turn:
+            await self._replace(self._table.merged(other))
+            for digest in digests:
+                self._remember(digest, _CONTAINED)
+
+    def contains(self, digest: str) -> bool:
+        """Whether a member's table with this digest has nothing that this node does not have, or has had."""
+        return digest in self._digests
+
+    def reached(self, name: str, digest: str | None) -> bool:
+        """Whether a member whose table has this digest has what this node knows of a name."""
+        return digest is not None and self._digests.get(digest, _CONTAINED) >= self._changed.get(name, 0)
+
+    def having(self, name: str, members: Iterable[Member], digests: Mapping[str, str | None]) -> dict[str, Any]:
+        """How many of the members that are alive, this node among them, have what is known here of a name.
+
+        `digests`: by process, that of the table which a member told last.
+        """
+        others = {member.node_id: member.node for member in members if member.role == "node"}
+        missing = [node for id_, node in others.items() if not self.reached(name, digests.get(id_))]
+        return {"alive": len(others) + 1, "have": len(others) + 1 - len(missing), "missing": sorted(missing)}
+
+    async def grow_older(self) -> None:
+        """An hour has passed. Raises ViiworkError when that cannot be written to the disk."""
+        async with self._turn:
+            if any(entry[0].deleted for entry in self._table.entries.values()):
+                await self._replace(self._table.older())
+
+    async def _replace(self, table: Table[W]) -> None:
+        old = self._table
+        if table == old:
+            return
+        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, table))
+        try:
+            await asyncio.shield(saving)
+        finally:
+            # What is on disk must be what holds, also when the caller is cancelled meanwhile.
+            await asyncio.wait({saving})
+            if saving.exception() is None:
+                self._table = table
+                self._note(changes(old, table))
+
+    def _note(self, news: Iterable[Change[W]]) -> None:
+        found = list(news)
+        self._generation += 1
+        for change in found:
+            self._changed[change.name] = self._generation
+        self._changed = {name: at for name, at in self._changed.items() if name in self._table.entries}
+        self._remember(self._table.digest, self._generation)
+        for change in found:
+            self._told(change)
+
+    def _remember(self, digest: str, generation: int) -> None:
+        self._digests[digest] = max(generation, self._digests.pop(digest, _CONTAINED))
+        while len(self._digests) > DIGESTS:
+            self._digests.popitem(last=False)

@@ -1,0 +1,257 @@
+"""The keyring: the API keys that count on this node, what each may ask for, and what it has used."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from viiwork_core.clock import Clock
+from viiwork_core.config.schema import Config
+from viiwork_core.errors import Forbidden, KeyConflict, ModelForbidden
+from viiwork_core.mesh.capacity import PeerView
+from viiwork_core.mesh.key_book import KeyBook
+from viiwork_core.mesh.key_table import KeyWrite
+from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.report import SpentReport
+from viiwork_core.mesh.table_exchange import TableExchange
+from viiwork_core.mesh.table_store import write_whole
+from viiwork_core.node.addresses import Places
+from viiwork_core.node.background import Background
+from viiwork_core.node.meshwork import Mesh
+from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.security.allowance import Allowance, Spent
+from viiwork_core.security.keys import ApiKey, KeyRing
+from viiwork_core.web import keys
+
+FILE: Final = "spent.json"
+SAVE_S: Final = 5.0
+"""What keys have used is written down so often: a node that is killed forgets that much."""
+
+_log = structlog.get_logger("viiwork.keys")
+
+
+class Keyring:
+    """On the data loop. Keys come from this node's configuration and, except in an open mesh, from the table that all
+    nodes have."""
+
+    def __init__(
+        self, config: Config, places: Places, reports: Callable[[], Sequence[PeerView]], clock: Clock, *, secured: bool
+    ) -> None:
+        """`reports`: what every other member said last."""
+        self.ring = KeyRing()
+        self.requests: Counter[str] = Counter()
+        """By key, what clients of this node asked for."""
+
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """By key and kind, prompt or completion: of what ran on this node's engines."""
+
+        self._clock = clock
+        self._places = places
+        self._reports = reports
+        self._open_mesh = places.in_mesh and not secured
+        self._configured = tuple(one.key for one in config.api.keys)
+        self._book = KeyBook(config.node.state_dir, node=config.node.name, clock=clock, changed=self._renew)
+        self._exchange: TableExchange[KeyWrite] | None = None
+        self._members: Callable[[], Sequence[Member]] = tuple
+        self._unknown: str | None = None
+        """Digest of a member's table that is not known here yet."""
+
+        self._allowance = Allowance(clock)
+        self._file = config.node.state_dir / FILE
+        self._saved = 0
+
+    async def open(self) -> None:
+        """Read what was known before. Raises ConfigError when the keys cannot be read."""
+        if not self._open_mesh:
+            await self._book.open()
+        await asyncio.to_thread(self._restore)
+        self._renew()
+
+    def follow(self, mesh: Mesh | None, background: Background) -> None:
+        """Take part in the mesh's table, and write down what is used. Says whether the API is open."""
+        self._announce()
+        background.serve(self._save_often())
+        if mesh is None or self._open_mesh:
+            return
+        self._members = mesh.membership.members
+        self._exchange = TableExchange(
+            self._book,
+            mesh.links,
+            path=keys.PATH,
+            digest_in=lambda report: report.keys,
+            clock=self._clock,
+            spawn=background.serve,
+        )
+
+    def reload(self, config: Config) -> None:
+        """The configuration was read again."""
+        configured = tuple(one.key for one in config.api.keys)
+        if configured != self._configured:
+            self._configured = configured
+            self._renew()
+            _log.info("keys of the configuration", keys=[key.name for key in configured])
+
+    def _renew(self) -> None:
+        if self._unknown is not None and self._book.contains(self._unknown):
+            self._unknown = None
+        own = {key.name for key in self._configured}
+        shared = [key for key in self._book.keys if key.name not in own]
+        # A node that has just come must not be open for the moment that it takes to fetch the keys of the mesh.
+        self.ring.replace([*shared, *self._configured], closed=self._book.closed or self._unknown is not None)
+
+    def _announce(self) -> None:
+        if self.ring:
+            _log.info("clients must show an API key", keys=len(self.ring))
+            return
+        hosts = self._places.hosts or (self._places.host,)
+        wide = [host for host in hosts if not ipaddress.ip_address(host).is_loopback]
+        if self._places.later is not None:
+            wide.append("that of the mesh")
+        remedy = "make a key: viiwork key new NAME" if not self._open_mesh else "keys need a mesh with a secret"
+        if wide:
+            reason = "there are no API keys: whoever reaches these addresses may use it"
+            _log.warning("the API is open", addresses=wide, reason=reason, remedy=remedy)
+        else:
+            _log.info("the API is open to this machine", reason="there are no API keys", remedy=remedy)
+
+    # What comes from members
+
+    @property
+    def digest(self) -> str | msgspec.UnsetType:
+        """Of the whole table; nothing in an open mesh."""
+        return msgspec.UNSET if self._open_mesh else self._book.table.digest
+
+    @property
+    def spent(self) -> SpentReport | msgspec.UnsetType:
+        """What keys have used on this node today."""
+        day, tokens = self._allowance.own()
+        return SpentReport(day, dict(tokens)) if tokens else msgspec.UNSET
+
+    def heard(self, view: PeerView) -> None:
+        """A member has reported."""
+        if self._exchange is None:
+            return
+        self._exchange.heard(view)
+        digest, spent = view.report.keys, view.report.spent
+        if isinstance(spent, SpentReport):
+            self._allowance.heard(view.member.node, spent.day, spent.tokens)
+        unknown = digest if digest and not self._book.contains(digest) else None
+        if unknown != self._unknown:
+            self._unknown = unknown
+            self._renew()
+
+    # What requests ask
+
+    def admit(self, key: ApiKey, model: str, alias: str | None) -> None:
+        """Let a client's request through. Raises ModelForbidden, AllowanceSpent."""
+        self.requests[key.name] += 1
+        if not (key.allows(model) or (alias is not None and key.allows(alias))):
+            what = f"API key {key.name} is not for the model {alias or model}"
+            raise ModelForbidden(what, remedy="GET /v1/models lists those that it is for")
+        self._allowance.check(key)
+
+    def charge(self, exchange: Exchange, left: bool) -> None:
+        """A request with a key has run on this node's engines. `left`: its client did, before the end.
+
+        An answer that breaks off has no usage: it counts as its prompt, as estimated, and a token for each event.
+        """
+        usage, name = exchange.usage, exchange.request.key
+        prompt, completion = usage.prompt, exchange.cut_events if usage.completion is None else usage.completion
+        if prompt is None:
+            prompt = exchange.request.query.prompt_tokens if left or exchange.status == 200 else 0
+        self.tokens[name, "prompt"] += prompt
+        self.tokens[name, "completion"] += completion
+        self._allowance.spend(name, prompt + completion)
+
+    # What the API tells and takes
+
+    def infos(self) -> list[dict[str, Any]]:
+        """All keys that count, and what they have used."""
+        return [self._info(key) for key in sorted(self.ring, key=lambda one: one.name)]
+
+    def info(self, name: str) -> dict[str, Any]:
+        """One key with who has it. Raises NotFound."""
+        found = next((key for key in self._configured if key.name == name), None)
+        if found is not None:
+            return self._info(found)
+        write, *_ = self._book.entry(name)
+        digests = {view.member.node_id: view.report.keys or None for view in self._reports()}
+        members = self._book.having(name, self._members(), digests)
+        told = {"name": name, "revoked": True} if write.deleted else self._info(write.key(name))
+        return {**told, "members": members}
+
+    def _info(self, key: ApiKey) -> dict[str, Any]:
+        configured = key in self._configured
+        written = {} if configured else self._written(key.name)
+        return {
+            "name": key.name,
+            "weight": key.weight,
+            "daily_tokens": key.daily_tokens,
+            "models": key.models,
+            "used_today": self._allowance.used(key.name),
+            "from": "config" if configured else "mesh",
+            **written,
+        }
+
+    def _written(self, name: str) -> dict[str, Any]:
+        write, *_ = self._book.entry(name)
+        return {"updated_at": write.ts, "updated_by": write.by}
+
+    def page(self, after: str) -> bytes:
+        """The part of the table that follows a name."""
+        return self._book.text.encode_page(self._book.table, after)
+
+    async def create(self, key: ApiKey) -> bool:
+        """Let a key count on all nodes; whether that is news. Raises ViiworkError."""
+        self._check_shared(key.name)
+        if any(other.digest == key.digest for other in self._configured):
+            raise KeyConflict("this token is a key already", remedy="make another one")
+        return await self._book.create(key)
+
+    async def revoke(self, name: str, *, opens: bool) -> None:
+        """Let a key count no more, on any node. Raises ViiworkError."""
+        self._check_shared(name)
+        await self._book.revoke(name, opens=opens, others=bool(self._configured))
+
+    def _check_shared(self, name: str) -> None:
+        if self._open_mesh:
+            what = "keys cannot be kept in an open mesh: any machine could join it and ask without a key"
+            raise Forbidden(what, remedy="give the mesh a secret")
+        if any(key.name == name for key in self._configured):
+            remedy = "change it there, and reload it with SIGHUP"
+            raise KeyConflict(f"key {name} stands in api.keys of this node's configuration", remedy=remedy)
+
+    # What outlives a restart
+
+    def _restore(self) -> None:
+        try:
+            self._allowance.restore(msgspec.json.decode(self._file.read_bytes(), type=Spent))
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("what keys have used today is not known", path=str(self._file), reason=str(error))
+
+    async def _save_often(self) -> None:
+        try:
+            while True:
+                await asyncio.sleep(SAVE_S)
+                if self._allowance.changes != self._saved:
+                    await asyncio.to_thread(self._save)
+        finally:
+            if self._allowance.changes != self._saved:
+                self._save()
+
+    def _save(self) -> None:
+        changes = self._allowance.changes
+        try:
+            write_whole(self._file, msgspec.json.encode(self._allowance.spent()) + b"\n")
+        except OSError as error:
+            _log.warning("what keys have used is not written down", path=str(self._file), reason=str(error))
+        # Tried again with the next change.
+        self._saved = changes
