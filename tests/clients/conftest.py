@@ -73,3 +73,11 @@ def node(shared_node: Node) -> Iterator[Node]:
     yield shared_node
     for name in (SCRIPTED, FAKE):
         until(lambda name=name: shared_node.idle(name), f"all slots of {name} come free again", 10)  # type: ignore[misc]  # mypy cannot type a lambda's default
+
+
+@pytest.fixture(scope="session")
+def narrow_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with one slot and no queue: who does not fit is refused at once."""
+    config = {"routing": {"queue_max": 0}, "models": [model(SCRIPTED, parallel=1)]}
+    with started("narrow", tmp_path_factory.mktemp("narrow") / "one", config) as node:
+        yield node

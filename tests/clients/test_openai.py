@@ -12,6 +12,7 @@ import pytest
 from callers import EMBEDS, REAL, async_client, base_url, client
 from http_node import Node, until
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam, ChatCompletionToolUnionParam
+from told import ENDLESS
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is new in town?"}]
 CITIES = {
@@ -23,8 +24,6 @@ CITIES = {
 TOOLS: list[ChatCompletionToolUnionParam] = [
     {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": CITIES}}
 ]
-ENDLESS = 4000
-"""Tokens that take longer to write than any test here, and fit into a slot."""
 
 
 @pytest.fixture

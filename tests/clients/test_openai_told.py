@@ -14,11 +14,9 @@ import pytest
 from callers import FAKE, QUEUE_MAX, SCRIPTED, async_client, client
 from http_node import Node, script, soon, streamed, until
 from openai.types.chat import ChatCompletionMessageParam
+from told import CALL, DELTAS, WORD
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is new in town?"}]
-WORD = (
-    b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%b}]}\n\n'
-)
 FIRST = WORD % b'{"role":"assistant","content":"a"}'
 
 
@@ -50,38 +48,6 @@ def later(call: Any, *given: Any, **more: Any) -> Future[Any]:
 
 
 # Tool calls
-
-
-CALL = {
-    "id": "1",
-    "object": "chat.completion",
-    "created": 1,
-    "model": "m",
-    "choices": [
-        {
-            "index": 0,
-            "finish_reason": "tool_calls",
-            "message": {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {
-                        "id": "call_1",
-                        "type": "function",
-                        "function": {"name": "weather", "arguments": '{"city":"Oslo"}'},
-                    }
-                ],
-            },
-        }
-    ],
-}
-DELTAS = (
-    b'{"role":"assistant","content":null}',
-    b'{"tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"weather","arguments":""}}]}',
-    b'{"tool_calls":[{"index":0,"function":{"arguments":"{\\"city\\":"}}]}',
-    b'{"tool_calls":[{"index":1,"id":"call_2","type":"function","function":{"name":"clock","arguments":"{}"}}]}',
-    b'{"tool_calls":[{"index":0,"function":{"arguments":"\\"Oslo\\"}"}}]}',
-)
 
 
 def test_a_tool_call_comes_back(ai: openai.OpenAI) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "http"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[2]))  # for what tests and the demonstration share
+
 Run = Callable[..., str]
 COMMAND = "from viiwork_core.cli.main import main; main()"
 

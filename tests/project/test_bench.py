@@ -21,7 +21,10 @@ FIELDS = {
     "idle_cpu",
     "rps",
     "streams",
+    "cpu_us_per_request",
+    "cpu_us_per_stream",
 }
+PROGRAMS = {"node", "bare", "baseline"}
 
 KV_FIELDS = {"switch_vs_cold", "text_equal", "delta_over_share", "transfer_vs_socket", "peak_extra_mib"}
 SIMULATED = {"sim_warm_none", "sim_warm_1gbe", "sim_warm_10gbe"}
@@ -37,7 +40,8 @@ def test_ratios_are_taken_within_each_round(monkeypatch: pytest.MonkeyPatch) -> 
         """A machine that is so fast in this round."""
         rps = {"node": 1000 * speed, "bare": 2000 * speed, "baseline": 100 * speed}
         streams = {"node": 500 * speed, "bare": 625 * speed, "baseline": 50 * speed}
-        return Round(rps, streams, direct_s=0.001 / speed, through_s=0.002 / speed)
+        spent = {name: 1e6 / rate for name, rate in rps.items()}
+        return Round(rps, streams, spent, spent, direct_s=0.001 / speed, through_s=0.002 / speed)
 
     told = result([round_(0.1), round_(1), round_(5)], Rest(rss_mb=80.04, idle_cpu=0.123))
     assert told.keys() == FIELDS
@@ -47,6 +51,7 @@ def test_ratios_are_taken_within_each_round(monkeypatch: pytest.MonkeyPatch) -> 
     assert told["added_p50_ms"] == 1
     assert (told["rss_mb"], told["idle_cpu"]) == (80.0, 0.12)
     assert told["rps"] == {"node": 1000, "bare": 2000, "baseline": 100}
+    assert told["cpu_us_per_request"] == {"node": 200, "bare": 100, "baseline": 2000}, "the least of all rounds"
 
 
 @pytest.mark.slow
@@ -59,8 +64,11 @@ def test_it_measures_and_ends_whole() -> None:
     assert word == "RESULT"
     figures = json.loads(told)
     assert figures.keys() == FIELDS
-    assert figures["rps"].keys() == figures["streams"].keys() == {"node", "bare", "baseline"}
-    assert all(figures[name] > 0 for name in FIELDS - {"rps", "streams", "idle_cpu", "added_p50_ms"})
+    by_program = {"rps", "streams", "cpu_us_per_request", "cpu_us_per_stream"}
+    for name in by_program:
+        assert figures[name].keys() == PROGRAMS
+        assert all(value > 0 for value in figures[name].values())
+    assert all(figures[name] > 0 for name in FIELDS - by_program - {"idle_cpu", "added_p50_ms"})
 
 
 @pytest.mark.slow

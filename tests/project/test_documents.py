@@ -24,6 +24,7 @@ from viiwork_core.registry.options import resolve
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+TESTING = ROOT / "docs" / "plugins" / "testing.md"
 PLUGINS = sorted(ROOT.glob("plugins/*/README.md"))
 EXAMPLE = ROOT / "viiwork.example.yaml"
 POLICY = "viiwork_long_prompts"
@@ -79,12 +80,6 @@ def test_a_configuration_of_the_readme_is_one(text: str) -> None:
     assert resolve(read, load_plugins({})).models
 
 
-@pytest.mark.parametrize("text", [text for page in PLUGINS for text in blocks("yaml", page.read_text())])
-def test_a_configuration_of_a_plugins_readme_is_one(text: str) -> None:
-    resolved = resolve(parse_config(text, {}, origin="README.md"), load_plugins({}))
-    assert resolved.models or resolved.discoveries
-
-
 def test_the_policy_of_the_readme_ranks(tmp_path: Path) -> None:
     policy = module(block("python", "Policy"), POLICY, tmp_path).viiwork_register_policy()
     made = policy(policy.Options(fast=["new"], tokens=1000))
@@ -129,8 +124,9 @@ def viiwork(*args: str, **environ: str) -> str:
     return done.stdout
 
 
-def test_the_kit_of_the_readme_runs(tmp_path: Path) -> None:
-    module(block("python", "check_engine"), "my_engine", tmp_path).test_my_engine_keeps_the_contract(tmp_path)
+def test_the_kit_of_the_page_runs(tmp_path: Path) -> None:
+    (text,) = [text for text in blocks("python", TESTING.read_text()) if "check_engine" in text]
+    module(text, "my_engine", tmp_path).test_my_engine_keeps_the_contract(tmp_path)
 
 
 def test_every_target_of_the_makefile_is_told() -> None:
@@ -145,3 +141,31 @@ def test_documents_link_to_what_exists() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *PLUGINS]:
         links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
         assert not [link for link in links if not (page.parent / link).exists()], page.name
+
+
+def _spans(row: str) -> list[str]:
+    """The code of a row's first column."""
+    return re.findall(r"`([^`]+)`", row.split(" | ", maxsplit=1)[0])
+
+
+def _said(span: str) -> list[str]:
+    """What of a symptom the programs say word by word: all but the words in capitals, which stand for something."""
+    parts = (part.strip(" :;") for part in re.split(r"\b[A-Z]{4,}\b|;", span))
+    return [part for part in parts if len(part) > 3]
+
+
+def test_the_symptoms_of_the_troubleshooting_page_are_those_that_the_code_tells() -> None:
+    sources = [*ROOT.glob("viiwork_core/**/*.py"), *ROOT.glob("plugins/*/viiwork_*/**/*.py")]
+    code = re.sub(r'"\s+f?"', "", "\n".join(path.read_text() for path in sources))  # texts in two pieces
+    table = [line for line in (ROOT / "docs/troubleshooting.md").read_text().splitlines() if line.startswith("| ")]
+    rows = [line for line in table if not line.startswith("| symptom")]
+    assert len(rows) >= 25
+    unknown = [part for row in rows for span in _spans(row) for part in _said(span) if part not in code]
+    # Said by the machine or the engine.
+    theirs = {
+        "Exec format error",
+        "Address already in use",
+        "out of memory",
+        "exceeds the available context size",
+    }
+    assert [part for part in unknown if part not in theirs] == []

@@ -130,7 +130,9 @@ class CacheTransfer(ABC):
     async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:
         """Save the session to Spec.cache_dir / name. The file is whole when this returns.
 
-        Raises EngineUnreachable, or EngineRefused when the engine says no or has nothing to save.
+        Raises EngineUnreachable, or EngineRefused when the engine says no or has nothing to save. Of the latter,
+        CacheUnsupported is for an engine that never saves as it was started: the first one ends the sharing of the
+        model's caches, until its configuration changes or the node starts anew.
         """
 
     @abstractmethod
@@ -138,7 +140,7 @@ class CacheTransfer(ABC):
         """Load Spec.cache_dir / name and return how many tokens the engine says it holds of it.
 
         The file is intact and of an equal fingerprint. A count proves nothing yet: the core compares the next turn's
-        cached tokens. Raises EngineUnreachable, or EngineRefused.
+        cached tokens. Raises EngineUnreachable, or EngineRefused, and CacheUnsupported as `save` does.
         """
 
     @abstractmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from viiwork_core.contracts.engine import Address, Engine, Spec, Wire
+from viiwork_core.contracts.engine import Address, Engine, Spec, Vendor, Wire
+from viiwork_core.contracts.recognition import FolderListing, FoundModel
 
 
 class RunsOnCpu:
@@ -69,6 +70,35 @@ class VariesWire(ABC):
     @abstractmethod
     def varied_wire(self) -> Wire:
         """The Wire of this instance, in place of its class's. Pure; asked once, before anything else."""
+
+
+class Recognizes(ABC):
+    """The engine knows its models when it sees their files, so that the setup wizard can offer them."""
+
+    @classmethod
+    @abstractmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        """The models in this folder, not in those below it; none: there is none of this engine's.
+
+        Blocking. It may read headers and small files, never weights, and opens nothing that is not in
+        the listing, or it may wait for ever. A folder may hold anything: it raises for none.
+        """
+
+    @classmethod
+    def program(cls) -> str | None:
+        """Path of the program that is started where nobody names one; None: there is nothing to find.
+
+        Blocking. Raises ConfigError, with the remedy, when this machine has none.
+        """
+        return None
+
+    @classmethod
+    def dockerfile(cls, vendor: Vendor) -> str | None:
+        """Text of a Dockerfile for an image with viiwork and this engine's program for cards of that vendor; None:
+        there is none. It is built on the machine that it runs on, in a folder with a folder wheels, from which
+        viiwork is installed where something lies in it. Its command is `viiwork`."""
+        del vendor
+        return None
 
 
 def wire_of(engine: Engine) -> Wire:

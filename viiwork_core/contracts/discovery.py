@@ -90,4 +90,7 @@ class Discovery(ABC):
 
     @abstractmethod
     def sightings(self) -> AsyncIterator[Sighting]:
-        """Look once and yield what is there. Called again each mesh.rejoin_interval."""
+        """Look once and yield what is there. Called again each mesh.rejoin_interval.
+
+        Also before `announce`, by a program that only looks around: then nothing may be told of this machine.
+        """

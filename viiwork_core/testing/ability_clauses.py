@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 
 from viiwork_core.contracts.cache import SessionRef
-from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
+from viiwork_core.contracts.capabilities import Advises, Recognizes, Versioned, WarmsUp
+from viiwork_core.contracts.recognition import FolderListing, FoundModel
 from viiwork_core.engines.calls import VERSION
 from viiwork_core.engines.listener import free_port
 from viiwork_core.testing.clauses import Clause, require
@@ -75,6 +77,45 @@ async def a_client_that_leaves_frees_its_slot(case: EngineCase) -> None:
     require(not load.busy, f"{case.settle_within:g} s after its only client has left: {load}")
 
 
+async def models_are_known_by_sight(case: EngineCase) -> None:
+    """The case's own model, and nothing that raises in a folder of anything."""
+    engine, path = case.engine, case.spec.path
+    if not issubclass(engine, Recognizes):
+        return
+    folder = case.context.state_dir / "recognised"
+    folder.mkdir(exist_ok=True)
+    require(not list(engine.recognize(FolderListing(folder, {}))), "it finds a model in an empty folder")
+    if path is not None and path.exists():
+        listing = _listing(path if path.is_dir() else path.parent)
+        found = list(engine.recognize(listing))
+        _check_found(found, listing)
+        usable = [one.path for one in found if not one.problem]
+        require(path in usable, f"it does not know its own model {path.name}: {found}")
+        for damage in (b"", b"GGUF", b"{", b"\0" * 4096):
+            _check_found(list(engine.recognize(_damaged(folder, listing, damage))), FolderListing(folder, {}))
+
+
+def _listing(folder: Path) -> FolderListing:
+    return FolderListing(folder, {one.name: one.stat().st_size for one in folder.iterdir() if one.is_file()})
+
+
+def _damaged(folder: Path, like: FolderListing, content: bytes) -> FolderListing:
+    """The same names, and no model behind them."""
+    for name in like.files:
+        (folder / name).write_bytes(content)
+    return _listing(folder)
+
+
+def _check_found(found: Sequence[FoundModel], listing: FolderListing) -> None:
+    for one in found:
+        require(isinstance(one, FoundModel), f"it finds {one!r}")
+        require(one.path == listing.path or one.path.parent == listing.path, f"{one.path} is not in {listing.path}")
+        require(bool(one.name) and not any(map(str.isspace, one.name)), f"a model's name is {one.name!r}")
+        require(one.bytes >= 0, f"a model has {one.bytes} bytes")
+        figures = (one.context, one.token_bytes)
+        require(all(figure is None or figure > 0 for figure in figures), f"a figure that is not positive: {one}")
+
+
 TIMES = Clause(22, "timeouts and warm-up are seconds", times_are_seconds)
 ADVICE = Clause(23, "advice is sentences", advice_is_sentences)
 VERSION_SAID = Clause(24, "a version is short and plain, or None", version_is_short)
@@ -82,5 +123,7 @@ LEAVING = Clause(
     25, "a client that leaves frees its slot, unless the engine drains", a_client_that_leaves_frees_its_slot
 )
 
-UNSTARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (TIMES, ADVICE)
+SIGHT = Clause(26, "its own model is known by its files, and no folder makes it raise", models_are_known_by_sight)
+
+UNSTARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (TIMES, ADVICE, SIGHT)
 STARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (VERSION_SAID, LEAVING)

@@ -22,7 +22,7 @@ from viiwork_core.contracts.cache import CacheFile, CacheTransfer, Saved, Sessio
 from viiwork_core.contracts.context import Context
 from viiwork_core.contracts.engine import Engine, Spec
 from viiwork_core.contracts.options import PluginOptions
-from viiwork_core.errors import CacheRefused, EngineRefused
+from viiwork_core.errors import CacheRefused, CacheUnsupported, EngineRefused
 from viiwork_core.testing.clauses import Breach, Clause, Verdict, breaches, judge, require, verdict
 from viiwork_core.testing.conversation import CHAT, Answer, Message, Talk, Usage, follow_up, opening
 from viiwork_core.testing.servers import READY_LIMIT, kit_context, launched
@@ -283,6 +283,18 @@ async def a_missing_file_is_refused(case: CacheCase) -> None:
         require(answer.text, "the engine writes nothing after it was asked for a file that is not there")
 
 
+async def a_refusal_is_of_one_session(case: CacheCase) -> None:
+    """CacheUnsupported ends the sharing of the model: it is not for a session or a file that is not there."""
+    async with case.instance("refusing") as one:
+        for what, action in (("save", one.save), ("restore", one.restore)):
+            try:
+                await action(STRANGER)
+            except CacheUnsupported as error:
+                raise AssertionError(f"a {what} of what is not there is CacheUnsupported: {error.message}") from error
+            except (CacheRefused, EngineRefused):
+                continue
+
+
 CACHE_CLAUSES: tuple[Clause[CacheCase], ...] = (
     Clause(1, "it names the engine that it serves", names_its_engine),
     Clause(2, "the fingerprint does not depend on port, index and folder", fingerprint_is_stable),
@@ -296,6 +308,7 @@ CACHE_CLAUSES: tuple[Clause[CacheCase], ...] = (
     Clause(10, "holds says None, or what the last turn left", holds_is_plausible),
     Clause(11, "covers says None, or what a prompt shares with the file", covers_is_plausible),
     Clause(12, "a file that is not there is refused, and harms nothing", a_missing_file_is_refused),
+    Clause(13, "one session that is refused does not end the sharing of all", a_refusal_is_of_one_session),
 )
 
 

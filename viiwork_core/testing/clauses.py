@@ -56,7 +56,7 @@ def blaming(what: str) -> Iterator[None]:
     """Turn whatever a plugin raises inside into an AssertionError that says of `what`."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AssertionError(f"{what}: {error!r}") from error
 
 
@@ -68,7 +68,7 @@ async def verdict(clause: Clause[C], case: C, *, limit: float = CLAUSE_LIMIT) ->
             await clause.check(case)
         except AssertionError as error:
             problem = str(error) or "an assertion without words"
-        except Exception as error:  # noqa: BLE001  # judging foreign code: each failure of it is a result
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # judging foreign code: each failure of it is a result
             problem = f"raised {error!r}"
         else:
             return Verdict(clause.number, clause.rule, "pass")

@@ -19,6 +19,7 @@ from viiwork_core.testing.cache_kit import CACHE_CLAUSES
 from viiwork_core.testing.clauses import Clause
 from viiwork_core.testing.discovery_kit import DISCOVERY_CLAUSES
 from viiwork_core.testing.engine_kit import ENGINE_CLAUSES
+from viiwork_core.testing.listener_kit import LISTENER_CLAUSES
 from viiwork_core.testing.policy_kit import POLICY_CLAUSES
 from viiwork_core.testing.surface import hooks, listing
 
@@ -30,6 +31,7 @@ CLAUSES: Mapping[str, Sequence[Clause[Any]]] = {
     "cache": CACHE_CLAUSES,
     "discovery": DISCOVERY_CLAUSES,
     "policy": POLICY_CLAUSES,
+    "listener": LISTENER_CLAUSES,
 }
 _MARKED = re.compile(r"(<!-- clauses of the (\w+) kit -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -43,8 +45,8 @@ with `hookimpl`, and may state the plugin API that it was written for: `VIIWORK_
 This viiwork has plugin API {API_MAJOR}.{API_MINOR}. It refuses a plugin that was written for another first number or a
 higher second one, in one sentence that `viiwork plugin list` shows.
 
-The hooks only collect classes. What those implement stands in `viiwork_core/contracts/`; [api.txt](api.txt) lists every
-public name with its signature.
+The hooks only collect classes, and commands. What classes implement stands in `viiwork_core/contracts/`;
+[api.txt](api.txt) lists every public name with its signature.
 """
 
 
@@ -74,8 +76,10 @@ def hooks_page() -> str:
 def _example(name: str, hook: object) -> str:
     returns = str(inspect.signature(hook).return_annotation)  # type: ignore[arg-type]
     one = returns.partition(" | ")[0]
-    kind = one.removeprefix("type[").removesuffix("]")
-    return f"@hookimpl\ndef {name}() -> {one}:\n    return My{kind}\n"
+    module, _, kind = one.removeprefix("type[").removesuffix("]").rpartition(".")
+    imported = f"import {module}\n\n\n" if module else ""
+    made = f"my_{kind.lower()}" if module else f"My{kind}"
+    return f"{imported}@hookimpl\ndef {name}() -> {one}:\n    return {made}\n"
 
 
 def with_clauses(page: str) -> str:

@@ -32,15 +32,16 @@ from viiwork_core.testing.discovery_kit import NEED_A_NETWORK, DiscoveryCase, ex
 from viiwork_core.testing.engine_case import prepared_launch
 from viiwork_core.testing.engine_kit import NEED_A_LAUNCH, STARTS, EngineCase, examine_engine, live
 from viiwork_core.testing.fake_plugin import FakeEngine, FakeOptions
+from viiwork_core.testing.listener_kit import ListenerCase, examine_listener
 from viiwork_core.testing.policy_kit import PolicyCase, examine_policy
 from viiwork_core.testing.servers import NotReady, kit_context
 
-Case = EngineCase | CacheCase | DiscoveryCase | PolicyCase
+Case = EngineCase | CacheCase | DiscoveryCase | PolicyCase | ListenerCase
 Say = Callable[[str], None]
 
 _NOWHERE = "where it may look and announce itself is for --options or VIIWORK_KIT to say"
 
-_KITS = frozenset({"engine", "cache", "discovery", "policy"})
+_KITS = frozenset({"engine", "cache", "discovery", "policy", "listener"})
 
 STAND_IN_LIMIT = 10.0
 """Seconds in which an engine must take the fake engine for ready, to be tried with it."""
@@ -163,6 +164,7 @@ class _Trial:
             "policy": self._registry.policy,
             "discovery": self._registry.discovery,
             "cache": self._registry.cache_transfer,
+            "listener": self._registry.listener,
         }
         return kinds[self._kind](self._name)
 
@@ -188,6 +190,8 @@ class _Trial:
             context = kit_context(Path(folder))
             if self._kind == "policy":
                 return await examine_policy(PolicyCase(self._class(), options))
+            if self._kind == "listener":
+                return await examine_listener(ListenerCase(self._class(), options, context))
             if self._kind == "discovery":
                 # It would speak to this machine's networks, so only when it was told where to look.
                 left_out = {} if self._wishes.options is not None else dict.fromkeys(NEED_A_NETWORK, _NOWHERE)
@@ -207,6 +211,8 @@ def _about(case: Case) -> tuple[str, str]:
             return "cache", case.transfer.engine
         case DiscoveryCase():
             return "discovery", case.discovery.name
+        case ListenerCase():
+            return "listener", case.listener.name
     return "policy", case.policy.name
 
 
@@ -218,6 +224,8 @@ async def _examine(case: Case) -> list[Verdict]:
             return await examine_cache(case)
         case DiscoveryCase():
             return await examine_discovery(case)
+        case ListenerCase():
+            return await examine_listener(case)
     return await examine_policy(case)
 
 

@@ -21,9 +21,10 @@ from viiwork_core.testing.cache_kit import CACHE_CLAUSES, CacheCase, examine_cac
 from viiwork_core.testing.clauses import Clause, Verdict
 from viiwork_core.testing.discovery_kit import DISCOVERY_CLAUSES, DiscoveryCase, examine_discovery
 from viiwork_core.testing.engine_kit import ENGINE_CLAUSES, EngineCase, examine_engine
+from viiwork_core.testing.listener_kit import LISTENER_CLAUSES, ListenerCase, examine_listener
 from viiwork_core.testing.policy_kit import POLICY_CLAUSES, PolicyCase, examine_policy
 
-__all__ = ["CacheKit", "DiscoveryKit", "EngineKit", "PolicyKit"]
+__all__ = ["CacheKit", "DiscoveryKit", "EngineKit", "ListenerKit", "PolicyKit"]
 
 _VERDICTS = pytest.StashKey[Mapping[int, Verdict]]()
 
@@ -40,7 +41,7 @@ def _settle(verdict: Verdict) -> None:
 
 
 class _Kit:
-    """What the four have in common."""
+    """What they have in common."""
 
     @abstractmethod
     async def examine(self, case: Any) -> list[Verdict]:
@@ -102,6 +103,22 @@ class DiscoveryKit(_Kit):
 
     @pytest.mark.parametrize("clause", DISCOVERY_CLAUSES, ids=_title)
     def test_clause(self, clause: Clause[DiscoveryCase], verdicts: Mapping[int, Verdict]) -> None:
+        _settle(verdicts[clause.number])
+
+
+class ListenerKit(_Kit):
+    """Tests a listener. The fixture `case` returns a ListenerCase."""
+
+    @pytest.fixture
+    def case(self) -> ListenerCase:
+        """To be overridden."""
+        raise NotImplementedError("the test class has no fixture `case`")
+
+    async def examine(self, case: ListenerCase) -> list[Verdict]:
+        return await examine_listener(case)
+
+    @pytest.mark.parametrize("clause", LISTENER_CLAUSES, ids=_title)
+    def test_clause(self, clause: Clause[ListenerCase], verdicts: Mapping[int, Verdict]) -> None:
         _settle(verdicts[clause.number])
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import viiwork_core
 from viiwork_core import hookspecs
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
-from viiwork_core.testing import cache_kit, discovery_kit, engine_kit, policy_kit, pytest_kits
+from viiwork_core.testing import cache_kit, discovery_kit, engine_kit, listener_kit, policy_kit, pytest_kits
 
-KITS = (engine_kit, cache_kit, discovery_kit, policy_kit, pytest_kits)
+KITS = (engine_kit, cache_kit, discovery_kit, policy_kit, listener_kit, pytest_kits)
 _DUNDERS = frozenset({"__init__", "__aenter__", "__aexit__"})
 
 

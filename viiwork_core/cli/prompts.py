@@ -1,0 +1,121 @@
+"""Prompts: questions on a terminal, one at a time. They work over ssh and in a terminal of 40 columns."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+import questionary
+
+from viiwork_core.errors import ViiworkError
+from viiwork_core.observe.events import plain
+
+T = TypeVar("T")
+
+NARROWEST: Final = 20
+_BESIDE: Final = 6
+"""Columns that a list of choices takes beside them."""
+
+Check = Callable[[str], str]
+"""What is wrong with a text, in a sentence; empty: nothing."""
+
+
+class Cancelled(Exception):
+    """The person left: Ctrl-C, Ctrl-D, or the terminal is gone."""
+
+
+def has_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def width() -> int:
+    """Of the terminal now."""
+    return max(NARROWEST, shutil.get_terminal_size((80, 24)).columns)
+
+
+class Prompts:
+    """Asks. All methods raise Cancelled."""
+
+    def text(self, question: str, default: str = "", check: Check = lambda _: "") -> str:
+        """One line. What `check` says of it is shown until it says nothing."""
+        return str(_ask(questionary.text(question, default=default, validate=_validator(check), qmark="")))
+
+    def secret(self, question: str, check: Check = lambda _: "") -> str:
+        """One line that is not shown."""
+        return str(_ask(questionary.password(question, validate=_validator(check), qmark="")))
+
+    def choose(self, question: str, choices: Sequence[tuple[str, T]], default: int = 0) -> T:
+        """One of several: by arrows and Enter."""
+        made = [questionary.Choice(_short(title), value=index) for index, (title, _) in enumerate(choices)]
+        index = _ask(questionary.select(question, made, default=made[default], qmark="", instruction=" "))
+        return choices[int(index)][1]
+
+    def tick(self, question: str, choices: Sequence[tuple[str, T]]) -> list[T]:
+        """Any of several, all of them to begin with: by space and Enter."""
+        made = [
+            questionary.Choice(_short(title), value=index, checked=True) for index, (title, _) in enumerate(choices)
+        ]
+        ticked = _ask(questionary.checkbox(question, made, qmark="", instruction="(space, Enter)"))
+        return [choices[int(index)][1] for index in ticked]
+
+    def agree(self, question: str, *, default: bool) -> bool:
+        """Yes or no."""
+        return bool(_ask(questionary.confirm(question, default=default, qmark="")))
+
+
+def _ask(question: questionary.Question) -> Any:
+    try:
+        return question.unsafe_ask()
+    except (KeyboardInterrupt, EOFError, OSError) as error:
+        raise Cancelled from error
+
+
+def _validator(check: Check) -> Callable[[str], bool | str]:
+    def validate(text: str) -> bool | str:
+        return check(text) or True
+
+    return validate
+
+
+def _short(title: str) -> str:
+    """A list of choices cuts what is too long without a sign."""
+    room = width() - _BESIDE
+    title = plain(title)
+    return title if len(title) <= room else title[: room - 2] + ".."
+
+
+def as_check(read: Callable[[str], object]) -> Check:
+    """What `read` says when it raises."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except ViiworkError as error:
+            return error.message
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    return check
+
+
+def say(text: str = "", *, indent: str = "") -> None:
+    """Lines for whoever reads along, wrapped where the terminal ends. Longer words stay whole, to be copied.
+
+    What a terminal would obey is taken out: names of files and nodes are anybody's.
+    """
+    for line in text.splitlines() or [""]:
+        wrapped = textwrap.wrap(
+            plain(line),
+            width(),
+            initial_indent=indent,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        click.echo("\n".join(wrapped) if wrapped else "")
