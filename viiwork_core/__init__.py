@@ -9,7 +9,16 @@ from viiwork_core.contracts.cache import (
     SegmentKind,
     SessionRef,
 )
-from viiwork_core.contracts.capabilities import Advises, Attaches, Prepares, RunsOnCpu, VariesWire, Versioned, WarmsUp
+from viiwork_core.contracts.capabilities import (
+    Advises,
+    Attaches,
+    Prepares,
+    Recognizes,
+    RunsOnCpu,
+    VariesWire,
+    Versioned,
+    WarmsUp,
+)
 from viiwork_core.contracts.context import CommandOutput, Context, Digest, RunCommand
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.doctor import DoctorCheck, DoctorContext, DoctorModel, Finding, Level
@@ -28,11 +37,14 @@ from viiwork_core.contracts.engine import (
     Vendor,
     Wire,
 )
+from viiwork_core.contracts.listener import EventType, Listener, NodeEvent
 from viiwork_core.contracts.options import NoOptions, PluginOptions
 from viiwork_core.contracts.policy import Candidate, Outcome, Policy, Query, Score
+from viiwork_core.contracts.recognition import FolderListing, FoundModel
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import (
     CacheRefused,
+    CacheUnsupported,
     ConfigError,
     DiscoveryFailed,
     EngineRefused,
@@ -54,6 +66,7 @@ __all__ = [
     "CacheLimits",
     "CacheRefused",
     "CacheTransfer",
+    "CacheUnsupported",
     "Candidate",
     "Card",
     "CommandOutput",
@@ -68,11 +81,16 @@ __all__ = [
     "Engine",
     "EngineRefused",
     "EngineUnreachable",
+    "EventType",
     "Finding",
+    "FolderListing",
+    "FoundModel",
     "Launch",
     "Level",
+    "Listener",
     "Load",
     "NoOptions",
+    "NodeEvent",
     "NotBuiltYet",
     "Outcome",
     "Phase",
@@ -82,6 +100,7 @@ __all__ = [
     "Prepares",
     "Probe",
     "Query",
+    "Recognizes",
     "RunCommand",
     "RunsOnCpu",
     "Saved",

@@ -9,7 +9,7 @@ import pytest
 
 from viiwork_core.contracts.cache import CacheFile, Saved, SegmentKind, SessionRef
 from viiwork_core.contracts.engine import Address, Spec
-from viiwork_core.errors import CacheRefused, EngineRefused
+from viiwork_core.errors import CacheRefused, CacheUnsupported, EngineRefused
 from viiwork_core.testing.cache_kit import CACHE_CLAUSES, CacheCase, check_cache
 from viiwork_core.testing.clauses import judge
 from viiwork_core.testing.engine_kit import kit_context
@@ -124,6 +124,14 @@ class CoversNothing(FakeCacheTransfer):
         return 0
 
 
+class GivesUpForOneSession(FakeCacheTransfer):
+    async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:
+        try:
+            return await super().save(spec, address, session, name)
+        except EngineRefused as error:
+            raise CacheUnsupported(error.message) from error
+
+
 BROKEN: list[tuple[int, type[FakeCacheTransfer]]] = [
     (1, OfAnother),
     (2, KnowsThePort),
@@ -141,6 +149,7 @@ BROKEN: list[tuple[int, type[FakeCacheTransfer]]] = [
     (11, CoversAll),
     (11, CoversNothing),
     (12, TakesCutFiles),
+    (13, GivesUpForOneSession),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,8 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from viiwork_core.contracts.capabilities import Advises, Versioned, WarmsUp
+from viiwork_core.contracts.capabilities import Advises, Recognizes, Versioned, WarmsUp
 from viiwork_core.contracts.engine import Address, Launch, Load, Probe, SlotLoad, Spec, StreamEnd, UsageSource, Wire
+from viiwork_core.contracts.recognition import FolderListing, FoundModel
 from viiwork_core.errors import EngineUnreachable
 from viiwork_core.testing.clauses import Breach, Clause, judge
 from viiwork_core.testing.engine_kit import (
@@ -170,6 +172,44 @@ class WholeBanner(FakeEngine, Versioned):
         return "fake engine, version 1 (built today)"
 
 
+class Blind(FakeEngine, Recognizes):
+    @classmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        return ()
+
+
+class Trusting(FakeEngine, Recognizes):
+    """Takes every file for what its name says."""
+
+    @classmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        found = [folder.path / name for name in folder.files]
+        return [FoundModel("m", path, folder.files[path.name], json.loads(path.read_text())["kind"]) for path in found]
+
+
+class Sighted(FakeEngine, Recognizes):
+    """Knows a model of the fake engine, which is a JSON file."""
+
+    @classmethod
+    def recognize(cls, folder: FolderListing) -> Sequence[FoundModel]:
+        return [
+            FoundModel("m", folder.path / name, size)
+            for name, size in folder.files.items()
+            if (folder.path / name).read_bytes() == MODEL
+        ]
+
+
+MODEL = b'{"kind": "fake"}'
+
+
+def with_model(folder: Path, engine: type[FakeEngine]) -> EngineCase:
+    tried = case(folder, engine)
+    (folder / "models").mkdir()
+    path = folder / "models" / "m.json"
+    path.write_bytes(MODEL)
+    return replace(tried, spec=replace(tried.spec, path=path))
+
+
 Broken = Callable[[Path], EngineCase]
 
 BROKEN: list[tuple[int, Broken]] = [
@@ -209,6 +249,8 @@ BROKEN: list[tuple[int, Broken]] = [
     (23, lambda folder: case(folder, Paragraphs)),
     (24, lambda folder: case(folder, WholeBanner)),
     (25, lambda folder: replace(case(folder, wedge_slot=0), settle_within=0.5)),
+    (26, lambda folder: with_model(folder, Blind)),
+    (26, lambda folder: with_model(folder, Trusting)),
 ]
 
 
@@ -262,6 +304,10 @@ class Whole(FakeEngine, Advises, Versioned, WarmsUp):
 
 def test_an_engine_with_capabilities_keeps_all_clauses(tmp_path: Path) -> None:
     assert asyncio.run(check_engine(case(tmp_path, Whole))) == []
+
+
+def test_an_engine_that_knows_its_models_keeps_all_clauses(tmp_path: Path) -> None:
+    assert asyncio.run(check_engine(with_model(tmp_path, Sighted))) == []
 
 
 def test_each_clause_has_a_verdict(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from viiwork_core import CacheTransfer, Discovery, DoctorCheck, Engine, Policy, hookspecs
+from viiwork_core import CacheTransfer, Discovery, DoctorCheck, Engine, Listener, Policy, hookspecs
 from viiwork_core.registry import entry_points
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.registry import Registry
@@ -112,6 +113,41 @@ def test_hook_viiwork_register_doctor_check(load: Load) -> None:
     assert check.name == "fans"
 
 
+def test_hook_viiwork_register_listener(load: Load) -> None:
+    registry = load("""
+        class Told(Listener):
+            name = "told"
+            types = frozenset({EventType.BACKEND})
+            async def on(self, event): ...
+
+        @hookimpl
+        def viiwork_register_listener(): return Told
+    """)
+    assert issubclass(registry.listener("told"), Listener)
+
+
+def test_hook_viiwork_register_command(load: Load) -> None:
+    load("""
+        import click
+
+        @click.command()
+        def greet(): click.echo("hello")
+
+        @click.command()
+        def status(): click.echo("mine")
+
+        @hookimpl
+        def viiwork_register_command(): return [greet, status]
+    """)
+    registry = load_plugins({"VIIWORK_PLUGINS": "hooked"}, own_commands={"status"})
+    greet = registry.command("greet")
+    assert greet is not None
+    assert CliRunner().invoke(greet).output == "hello\n"
+    assert registry.command("status") is None
+    (refused,) = registry.failed
+    assert refused.reason == "viiwork has a command status of its own; give it another name"
+
+
 HOOKS = {name for name in vars(hookspecs) if name.startswith("viiwork_")}
 
 
@@ -120,4 +156,4 @@ def test_each_hook_has_a_test_here() -> None:
 
 
 def test_each_hook_is_asked() -> None:
-    assert {hook.name for hook in entry_points._HOOKS} == HOOKS
+    assert {hook.name for hook in entry_points._HOOKS} | {entry_points._COMMAND} == HOOKS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,28 +75,40 @@ def configuration(name: str, host: Host, folder: Path, *, seeds: list[str], port
     }
 
 
+Model = Callable[..., dict[str, Any]]
+"""The model of both nodes: its entry, by its file and what its kv_share has besides."""
+
+
 def tiny(gguf: Path, **kv_share: object) -> dict[str, Any]:
-    """The model of both nodes."""
+    """For llama-server."""
+    return {**_entry("llamacpp", gguf, kv_share), "llamacpp": {"threads": 1}}
+
+
+def tiny_mlx(folder: Path, **kv_share: object) -> dict[str, Any]:
+    """For mlx_lm."""
+    return _entry("mlx", folder, kv_share)
+
+
+def _entry(engine: str, path: Path, kv_share: dict[str, object]) -> dict[str, Any]:
     return {
         "name": MODEL,
-        "engine": "llamacpp",
-        "path": str(gguf),
+        "engine": engine,
+        "path": str(path),
         "context": 16384,
         "parallel": SLOTS,
-        "llamacpp": {"threads": 1},
         "kv_share": {"group": "pair", "min_tokens": 100, **kv_share},
     }
 
 
 @contextmanager
-def two_nodes(hosts: Hosts, gguf: Path, folder: Path) -> Iterator[Mesh]:
-    """Start both and wait until sessions can move either way."""
+def two_nodes(hosts: Hosts, path: Path, folder: Path, *, model: Model = tiny, ready: bool = True) -> Iterator[Mesh]:
+    """Start both and wait until sessions can move either way; `ready` is False for a model whose sessions cannot."""
     secret, port = new_secret(), hosts.first.free_port()
     gossip = f"{hosts.first.address}:{port}"
     one = configuration(FIRST, hosts.first, folder / FIRST, seeds=[], port=port)
-    one["models"] = [tiny(gguf)]
+    one["models"] = [model(path)]
     two = configuration(SECOND, hosts.second, folder / SECOND, seeds=[gossip], port=hosts.second.free_port())
-    two["models"] = [tiny(gguf, address=hosts.detour)]
+    two["models"] = [model(path, address=hosts.detour)]
     if hosts.second.namespace is None:
         two["api"]["host"] = hosts.second.address  # the detour's address is the relay's alone
     with ExitStack() as stack:
@@ -105,7 +117,8 @@ def two_nodes(hosts: Hosts, gguf: Path, folder: Path) -> Iterator[Mesh]:
         relay = Relay(hosts.first, (hosts.detour, second.port), (hosts.second.address, second.port))
         stack.enter_context(relay.running())
         mesh = Mesh(hosts, first, second, relay, secret, gossip)
-        _ready(mesh)
+        if ready:
+            _ready(mesh)
         yield mesh
         for node in (first, second):
             node.process.terminate()  # together, for the sake of time
@@ -115,7 +128,7 @@ def _ready(mesh: Mesh) -> None:
     """Each has sent the other a cache: both know the other's fingerprint."""
     for number, (node, other) in enumerate(((mesh.first, mesh.second), (mesh.second, mesh.first))):
         session = f"ready-{node.name}"
-        until(node.healthy, f"{node.name} is healthy\n{node.log()}")
+        until(node.healthy, f"{node.name} is healthy\n{node.log()}", within=90)
 
         def moved(node: Node = node, other: Node = other, session: str = session, seed: int = number) -> bool:
             node.chat([user(prose(200, seed=seed))], host=node.name, session=session)

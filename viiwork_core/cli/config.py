@@ -136,6 +136,7 @@ def _blocks(read: Config, resolved: Resolved) -> Iterator[tuple[Location, Mappin
         if cls.name not in MeshConfig.model_fields:
             key = next((key for key in read.mesh.blocks if key in cls.networks), cls.name)
             options["mesh", key] = its
+    options |= {("listeners", cls.name): its for cls, its in resolved.listeners}
     for index, model in enumerate(resolved.models):
         options["models", index, model.engine.name] = model.options
     for where, its in options.items():
@@ -163,6 +164,7 @@ def _schema(registry: Registry) -> JsonSchema:
             engines={name: _described(name, cls) for name, cls in engines.items()},
             policies={name: _described(name, cls) for name, cls in policies.items()},
             discoveries={name: _described(name, cls.Options) for name, cls in sources.items()},
+            listeners={name: _described(name, registry.listener(name).Options) for name in registry.names("listener")},
             networks={network: classes[0].name for network, classes in serving.items() if len(classes) == 1},
         )
     )

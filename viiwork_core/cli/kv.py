@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from viiwork_core.cli.answer import asking, print_json, print_table
+from viiwork_core.cli.completion import complete_sessions
 from viiwork_core.cli.operator import Operator
 
 PATH: Final = "/v1/kv"
@@ -23,6 +24,7 @@ _FIGURES: Final = (
     "IMPORTED",
     "USELESS",
     "SENT MIB",
+    "OF FILES",
     "SEND S",
     "IMPORT S",
 )
@@ -61,7 +63,7 @@ def _slot(one: dict[str, Any]) -> str:
 
 
 @kv.command()
-@click.argument("session")
+@click.argument("session", shell_complete=complete_sessions)
 @asking
 def forget(node: Operator, session: str, *, as_json: bool) -> None:
     """Drop all that the mesh keeps of SESSION: the client's name for it, or its key as `viiwork kv ls` shows it.
@@ -109,6 +111,7 @@ def _figures(one: dict[str, Any]) -> tuple[str, ...]:
         one["state"],
         *(str(one.get(figure, "-")) for figure in counted),
         _mib(one["sent_bytes"]) if "sent_bytes" in one else "-",
+        f"{one['sent_share']:.0%}" if "sent_share" in one else "-",
         *(f"{one[figure]:.1f}" if figure in one else "-" for figure in timed),
     )
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from viiwork_core.cli.main import COMMANDS
+from viiwork_core.cli.plugin_commands import registry
 from viiwork_core.cli.scaffold import KINDS, write_plugin
-from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.registry import LoadRecord
 
 _COLUMNS = ("kind", "name", "distribution", "version", "api", "state", "reason")
@@ -27,7 +28,7 @@ def plugin() -> None:
 @click.option("--json", is_flag=True, help="Print a JSON list instead of a table.")
 def list_(json: bool) -> None:
     """Every plugin with what it offers, whether it loaded, and why not."""
-    rows = [row for record in load_plugins(os.environ).records for row in _rows(record)]
+    rows = [row for record in registry(COMMANDS).records for row in _rows(record)]
     click.echo(jsonlib.dumps(rows, indent=2) if json else _table(rows))
 
 

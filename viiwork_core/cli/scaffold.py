@@ -13,7 +13,7 @@ from string import Template
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import ConfigError
 
-KINDS = ("engine", "policy", "discovery", "cache")
+KINDS = ("engine", "policy", "discovery", "cache", "listener")
 """What a plugin can be of."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -36,6 +38,10 @@ from viiwork_core.registry.options import Resolved, resolve
 from viiwork_core.registry.reading import read_config
 from viiwork_core.registry.registry import Registry
 from viiwork_core.web.app import Application, create_app
+from viiwork_core.web.surface import Surface
+
+COLLECT_AFTER = (10_000, 10, 10)
+"""Objects, and then rounds, after which the collector of reference cycles looks for some; Python's default is 700."""
 
 _log = structlog.get_logger("viiwork.node")
 
@@ -63,11 +69,41 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
     reloading = Reload(reload, partial(_read, file, registry))
     app = create_app(lambda: open_node(config, resolved, places, os.environ, reloading))
     close_with_the_client(_most_connections(config))
+    _collect_less()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(app, config, places, reload))
     finally:
         places.close()
+    if app.surface is not None and _departure(app.surface) == "restart":
+        _start_again()
+
+
+def _departure(surface: Surface) -> str | None:
+    """What the node was told to do once it was drained; None: it was not told."""
+    departure = surface.drain.departure
+    return departure.result() if departure.done() else None
+
+
+def _start_again() -> None:
+    """The same command in the same process, so that whoever started it, a service manager or a shell, sees no end."""
+    _log.info("starting again")
+    # What is ignored stays so until `serve` hears it: a reload in between must not end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  # this very command, without a shell
+
+
+def _collect_less() -> None:
+    """Let the collector of reference cycles walk over what requests leave, and not over the program again and again.
+
+    A request leaves hardly a cycle, but an account and a conversation that are remembered. With Python's defaults these
+    made the collector run so often that it took a twelfth of relaying a short answer.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def _most_connections(config: Config) -> int:
@@ -136,14 +172,13 @@ async def _leave(app: Application, stop: asyncio.Event, late: LateServers, grace
 
 
 async def _told_to_stop(app: Application, stop: asyncio.Event) -> None:
-    """By a signal, or by the node, which then must not run; what it says is raised in the end."""
+    """By a signal, by the end of a drain, or by the node, which then must not run: what it says is raised later."""
     ends: set[asyncio.Future[Any]] = {signalled := asyncio.ensure_future(stop.wait())}
     if app.surface is not None:
-        ends.add(asyncio.wrap_future(app.surface.refusal))
+        ends |= {asyncio.wrap_future(app.surface.refusal), asyncio.wrap_future(app.surface.drain.departure)}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    if not signalled.done():
-        signalled.cancel()
-        assert app.surface is not None
+    signalled.cancel()
+    if app.surface is not None and app.surface.refusal.done():
         app.failure = app.surface.refusal.result()
 
 

@@ -6,17 +6,14 @@ node answers.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
 
 from viiwork_core.cli.answer import asking, print_json, print_table
-from viiwork_core.cli.main import Failure
 from viiwork_core.cli.operator import Operator
-from viiwork_core.errors import ViiworkError
 from viiwork_core.observe.events import plain
 
 UNWELL: Final = 1
@@ -29,29 +26,9 @@ _FLEET: Final = ("MODEL", "SLOTS", "BUSY", "FREE", "QUEUE", "CONTEXT", "HOSTS")
 _MODELS: Final = ("MODEL", "OWNED BY", "TARGET", "CONTEXT")
 
 
-class NoAnswer(Failure):
-    """No node answers."""
-
-    exit_code = 2
-
-
-def asking_node(command: Callable[..., None]) -> Callable[..., None]:
-    """As `asking`, for commands whose status 2 says that no node answers."""
-    ask = asking(command)
-
-    @functools.wraps(ask)
-    def asked(**options: Any) -> None:
-        try:
-            ask(**options)
-        except ViiworkError as error:
-            raise NoAnswer(error) from error
-
-    return asked
-
-
 @click.command()
 @click.option("--mesh", is_flag=True, help="Also what the whole mesh serves; with --json all members.")
-@asking_node
+@asking
 def status(node: Operator, *, mesh: bool, as_json: bool) -> None:
     """Show this machine's node, its models and the members of its mesh.
 
@@ -67,7 +44,7 @@ def status(node: Operator, *, mesh: bool, as_json: bool) -> None:
 
 
 @click.command()
-@asking_node
+@asking
 def models(node: Operator, *, as_json: bool) -> None:
     """List the models that clients may ask for, with the smallest context that is served."""
     answer = node.ask("GET", "/v1/models")
@@ -97,7 +74,9 @@ def _show(own: dict[str, Any], cluster: dict[str, Any], fleet: dict[str, Any] | 
 
 def _head(own: dict[str, Any]) -> Iterator[str]:
     mesh = {"none": "no mesh"}.get(own["mesh"], f"{own['mesh']} mesh")
-    yield plain(f"{own['node']}  viiwork {own['ver']}  up {_time(own['uptime_s'])}  port {own['api_port']}  {mesh}")
+    drains = "  draining" if own.get("draining") else ""
+    where = f"port {own['api_port']}  {mesh}{drains}"
+    yield plain(f"{own['node']}  viiwork {own['ver']}  up {_time(own['uptime_s'])}  {where}")
     for card in own.get("gpus", ()):
         figures = [f"gpu {card['index']}", card.get("name", card.get("vendor", ""))]
         figures += [f"{card['util']:.0f} %"] if "util" in card else []
@@ -128,7 +107,7 @@ def _reasons(models: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _member(one: dict[str, Any]) -> Row:
     up = _time(one["status"]["uptime_s"]) if one["status"] else "-"
     told = ", ".join(f"{model['name']} {model['busy']}/{model['slots']}" for model in one.get("models", ()))
-    state = "silent" if one.get("stale") else one["state"]
+    state = "silent" if one.get("stale") else "draining" if one.get("draining") else one["state"]
     return one["node"], one["addr"] or "-", state, one.get("ver", "-"), up, told or "-"
 
 

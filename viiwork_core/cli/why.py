@@ -12,10 +12,9 @@ from urllib.parse import quote
 
 import click
 
-from viiwork_core.cli.answer import print_json
-from viiwork_core.cli.main import Failure
-from viiwork_core.cli.operator import Operator, Refused
-from viiwork_core.cli.status import asking_node
+from viiwork_core.cli.answer import asking, print_json
+from viiwork_core.cli.completion import complete_requests
+from viiwork_core.cli.operator import Operator
 from viiwork_core.cli.table import Screen
 from viiwork_core.observe.events import plain
 
@@ -23,17 +22,14 @@ _PLACES: Final = ("", "PLACE", "FREE", "FIRST TOKEN", "PRICE", "HELD", "RTT", "N
 
 
 @click.command()
-@click.argument("request_id")
-@asking_node
+@click.argument("request_id", shell_complete=complete_requests)
+@asking
 def why(node: Operator, *, request_id: str, as_json: bool) -> None:
     """Show why a request went where it went: REQUEST_ID is its answer's X-Request-Id.
 
     Any node of the mesh may be asked; each remembers its last 1,000 requests, without their texts.
     """
-    try:
-        told = node.ask("GET", f"/v1/why/{quote(request_id, safe='')}")
-    except Refused as error:
-        raise Failure(error) from error
+    told = node.ask("GET", f"/v1/why/{quote(request_id, safe='')}")
     if as_json:
         print_json(told)
         return

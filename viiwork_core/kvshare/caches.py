@@ -16,24 +16,16 @@ from viiwork_core.contracts.policy import Score
 from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
 from viiwork_core.engines.states import BackendView
 from viiwork_core.errors import ViiworkError
+from viiwork_core.kvshare.deliveries import Deliveries
+from viiwork_core.kvshare.exports import Exports
+from viiwork_core.kvshare.handover import Handover
 from viiwork_core.kvshare.holdings import Held, Holdings
 from viiwork_core.kvshare.intake import Intake
 from viiwork_core.kvshare.moving import Moving
-from viiwork_core.kvshare.planner import (
-    Export,
-    Import,
-    Skip,
-    import_guess,
-    plan_import,
-    plan_save,
-    restore_deadline,
-    save_deadline,
-    unread,
-)
+from viiwork_core.kvshare.planner import Import, Skip, import_guess, plan_import, restore_deadline, unread
 from viiwork_core.kvshare.promises import Promises
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaLabel
-from viiwork_core.kvshare.sending import Save, SendCounts, Sender
+from viiwork_core.kvshare.sending import SendCounts, Sender
 from viiwork_core.kvshare.shared_model import Control, SharedModel, Target, delete_saves
 from viiwork_core.kvshare.tally import Tally
 from viiwork_core.kvshare.turns import Turn, Usage
@@ -61,6 +53,7 @@ class Caches:
         score: Callable[[str], Score | None] = lambda _: None,
         buried: Callable[[str], int | None] = lambda _: None,
         tally: Tally | None = None,
+        deliveries: Deliveries | None = None,
     ) -> None:
         """`slotted`: whether a model's engine names its slots. No store or sender: nothing is shared.
 
@@ -72,20 +65,48 @@ class Caches:
         self._store = store
         self._sender = sender
         self._control = control
-        self._target = target
         self._clock = clock
         self._score = score
         self._buried = buried
         self._holdings = Holdings()
         self._moving = Moving(clock)
-        self._overtaken: set[Reservation] = set()
-        self._saving: set[tuple[str, int, int | str]] = set()
-        """What engines are saving now; a turn that overtakes a save does not end it."""
-
         self.tally = tally or Tally(clock)
         self._promises = Promises(self.tally)
-        self._intake = Intake(book, store, self.tally, self.unmovable, buried)
+        self._exports = self._made_exports(target, deliveries or Deliveries())
+        sent = sender.sent if sender else lambda _: None
+        self._intake = Intake(book, store, self.tally, self.unmovable, buried, sent)
         self.follow(models, slotted=slotted)
+
+    def _made_exports(self, target: Target, deliveries: Deliveries) -> Exports | None:
+        """None: nothing is sent from here."""
+        if self._sender is None:
+            return None
+        return Exports(
+            book=self._book,
+            moving=self._moving,
+            sender=self._sender,
+            control=self._control,
+            target=target,
+            clock=self._clock,
+            promises=self._promises,
+            tally=self.tally,
+            deliveries=deliveries,
+            place=self._place,
+            read_s=self._read_s,
+            buried=self._buried,
+        )
+
+    def handover(self) -> Handover:
+        """What moves all sessions to other members, once this node takes no new work."""
+        return Handover(
+            models=self._models,
+            slotted=self._slotted,
+            book=self._book,
+            holdings=self._holdings,
+            store=self._store,
+            replicas=self.replicas,
+            exports=self._exports,
+        )
 
     def follow(self, models: Mapping[str, SharedModel], *, slotted: Mapping[str, bool]) -> None:
         """The models are these from now on. Turns of one that is gone end as they began."""
@@ -129,8 +150,8 @@ class Caches:
         """What the engines are believed to hold."""
         return self._holdings
 
-    def unmovable(self, model: str, fingerprint: str | None) -> bool:
-        """Whether the model has shown that moving its caches is of no use."""
+    def unmovable(self, model: str, fingerprint: str | None) -> str | None:
+        """Why the model's caches are not moved any more; None: they are."""
         return self._promises.off(model, fingerprint)
 
     def held(self, view: BackendView, session: str) -> tuple[int | None, int] | None:
@@ -164,19 +185,16 @@ class Caches:
         if self._store is None:
             return 0
         found = sum(self._store.find(model, session) is not None for model in self._models)
+        self._store.partials.forget(session)
+        if self._sender is not None:
+            self._sender.forget(session)
         await anyio.to_thread.run_sync(self._store.forget, session)
-        # The sender finds that they are gone: those that wait, and those that deltas stand on.
         await anyio.to_thread.run_sync(delete_saves, self._models, session)
         return found
 
     def _place(self, reservation: Reservation) -> tuple[str, int, int | None]:
         slot = reservation.slot if self._slotted[reservation.model] else None
         return reservation.backend, reservation.incarnation, slot
-
-    def _where(self, turn: Turn) -> tuple[str, int, int | str]:
-        """What an action of an engine is about: a slot, or where there are none a session."""
-        backend, incarnation, slot = self._place(turn.reservation)
-        return backend, incarnation, turn.session if slot is None else slot
 
     def occupy(self, reservation: Reservation, session: str | None) -> None:
         """A request begins to run: what its slots held of other sessions is as good as gone.
@@ -214,6 +232,7 @@ class Caches:
         try:
             tokens = await self._control.call(lambda: self._moving.restore(shared, turn, replica, store, within_s))
         except ViiworkError as error:
+            self._promises.failed(model, header.fingerprint, error)
             # A failed restore empties the slot, so what it held is gone either way.
             self._holdings.clear(*self._place(turn.reservation), turn.session)
             took = self._clock.monotonic() - began
@@ -232,8 +251,8 @@ class Caches:
         view, model = self._book.find(turn.reservation.backend), turn.reservation.model
         if view is None:
             return Skip("the backend is gone"), None
-        if self.unmovable(model, view.fingerprint):
-            return Skip("restored caches of this model are of no use"), None
+        if why := self.unmovable(model, view.fingerprint):
+            return Skip(why), None
         held, still, header = self._held_in(turn), None, replica.header
         if held is not None:
             # Never skip an import because one is remembered: the engine may have dropped it since.
@@ -276,74 +295,18 @@ class Caches:
         self._holdings.put(*place, Held(turn.session, number, usage.total))
         shared = self._models.get(turn.reservation.model)
         # What nobody named and nobody has gone on with is mostly a single question, and not worth a save.
-        if shared is not None and self._sender is not None and not turn.begins:
-            await self._export(shared, turn, usage, number)
+        if shared is not None and self._exports is not None and not turn.begins:
+            await self._exports.after(shared, turn, usage, number)
 
     def overtaken(self, turn: Turn) -> None:
         """The next turn has come before this one's cache was saved: what is saved by then is dropped."""
-        if self._book.saving(turn.reservation):
-            self._overtaken.add(turn.reservation)
-
-    async def _export(self, shared: SharedModel, turn: Turn, usage: Usage, number: int) -> None:
-        model, view = turn.reservation.model, self._book.find(turn.reservation.backend)
-        fingerprint = view.fingerprint if view else None
-        decision, read_s = self._plan_save(shared, turn, usage, fingerprint)
-        if isinstance(decision, Skip):
-            _log.debug("kv save skipped", model=model, session=turn.session, reason=decision.reason)
-            return
-        assert fingerprint is not None, "plan_save exports nothing without one"
-        assert self._sender is not None
-        self._book.enter(turn.reservation, SlotState.SAVING)
-        where = self._where(turn)
-        self._saving.add(where)
-        within_s, began = save_deadline(read_s), self._clock.monotonic()
-        try:
-            saved = await self._control.call(lambda: self._moving.save(shared, turn, usage, number, within_s))
-        except ViiworkError as error:
-            _log.warning("kv save failed", model=model, session=turn.session, reason=error.message)
-            return
-        finally:
-            overtaken = turn.reservation in self._overtaken
-            self._overtaken.discard(turn.reservation)
-            self._saving.discard(where)
-        self.tally.saved(model, self._clock.monotonic() - began, saved.bytes, saved.tokens)
-        forgotten = number <= (self._buried(turn.session) or 0)
-        if overtaken or forgotten:
-            saved.path.unlink(missing_ok=True)
-            reason = "the session was forgotten" if forgotten else "its next turn has come"
-            _log.info("kv save overtaken", model=model, session=turn.session, turn=number, reason=reason)
-            return
-        whose = {"model": model, "group": shared.group, "fingerprint": fingerprint, "session": turn.session}
-        label = ReplicaLabel(**whose, turn=number, tokens=saved.tokens)
-        self._sender.offer(Save(saved.path, label, decision.target, saved.bytes))
-
-    def _plan_save(
-        self, shared: SharedModel, turn: Turn, usage: Usage, fingerprint: str | None
-    ) -> tuple[Export[Member] | Skip, float | None]:
-        """Whether to save, and the seconds that reading the prompt anew would take; None: not known."""
-        model = turn.reservation.model
-        if self.unmovable(model, fingerprint):
-            return Skip("restored caches of this model are of no use"), None
-        # An engine asked for two at a time may answer neither.
-        if self._where(turn) in self._saving:
-            return Skip("the save that this turn has overtaken is not over yet"), None
-        target = self._target(model, turn.session, shared.group, fingerprint) if fingerprint else None
-        read_s = None if usage.total is None else self._read_s(model, usage.total)
-        gain_s = None if read_s is None else read_s * self._promises.chance(model)
-        decision = plan_save(
-            tokens=usage.total,
-            min_tokens=shared.min_tokens,
-            fingerprint=fingerprint,
-            target=target,
-            gain_s=gain_s,
-            stall_s=None if usage.total is None else self.tally.stall_s(model, usage.total),
-        )
-        return decision, read_s
+        if self._exports is not None:
+            self._exports.overtaken(turn)
 
     # From other members
 
-    async def take(self, chunks: AsyncIterator[bytes], key: bytes, *previous: bytes) -> Replica:
-        """Receive a replica, sealed with one of the keys. Raises CacheRefused, FingerprintMismatch or StoreFull."""
-        replica = await self._intake.take(chunks, key, *previous, models=self._models)
+    async def take(self, chunks: AsyncIterator[bytes], *keys: bytes, origin: str = "") -> Replica:
+        """Receive a member's replica, sealed with one of the keys. Raises CacheRefused or StoreFull, among others."""
+        replica = await self._intake.take(chunks, *keys, origin=origin, models=self._models)
         self._holdings.saw(replica.header.session, replica.header.turn)
         return replica

@@ -29,11 +29,11 @@ class Intake:
         book: SlotBook,
         store: ReplicaStore | None,
         tally: Tally,
-        unmovable: Callable[[str, str | None], bool],
+        unmovable: Callable[[str, str | None], str | None],
         buried: Callable[[str], int | None],
         sent: SentFile = lambda _: None,
     ) -> None:
-        """`unmovable`: whether a model's caches, of a fingerprint, are of no use here. `buried`: the turn up to which a
+        """`unmovable`: why a model's caches, of a fingerprint, are of no use here. `buried`: the turn up to which a
         session is forgotten. `sent`: the files that this node has sent."""
         self._book = book
         self._store = store
@@ -99,7 +99,7 @@ class Intake:
         prints = {view.fingerprint for view in views if view is not None}
         fingerprint = header.fingerprint if header.fingerprint in prints else next(iter(prints), None)
         require_same(header, group=shared.group if shared else None, fingerprint=fingerprint)
-        if self._unmovable(header.model, fingerprint):
-            raise CacheRefused(f"restored caches of {header.model} are of no use on this member")
+        if why := self._unmovable(header.model, fingerprint):
+            raise CacheRefused(f"the caches of {header.model} are of no use on this member: {why}")
         if header.turn <= (self._buried(header.session) or 0):
             raise CacheRefused("the session was forgotten")

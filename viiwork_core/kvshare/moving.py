@@ -87,7 +87,7 @@ class Moving:
                 "restore", MOVE_S, lambda: cache.restore(spec, reservation.address, ref, path.name)
             )
         finally:
-            path.unlink(missing_ok=True)
+            await deleted(path)
         return min(promised, restored)
 
     async def save(self, shared: SharedModel, turn: Turn, usage: Usage, number: int, within_s: float) -> SavedFile:
@@ -106,7 +106,7 @@ class Moving:
             file = await _read(cache, path)
             check_count(saved.tokens, file.tokens, usage)
         except BaseException:
-            path.unlink(missing_ok=True)
+            await deleted(path)
             raise
         return SavedFile(path, saved.tokens, saved.bytes)
 
@@ -115,6 +115,12 @@ class Moving:
         with anyio.move_on_after(within_s):
             return await save()
         raise CacheRefused(f"the save was given up after {within_s:.2g} s, more than a move would spare")
+
+
+async def deleted(path: Path) -> None:
+    """Delete a cache file, if it is there, also when the caller is cancelled: a large one keeps a disk busy."""
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(partial(path.unlink, missing_ok=True))
 
 
 async def _read(cache: CacheTransfer, path: Path) -> CacheFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from viiwork_core.engines.slots import Reservation
+from viiwork_core.errors import CacheUnsupported, ViiworkError
 from viiwork_core.kvshare.movability import Movability
 from viiwork_core.kvshare.planner import judge, warmth_of
 from viiwork_core.kvshare.switches import Switches
@@ -56,12 +57,18 @@ class Promises:
             remedy = "set what its engine needs for that, such as --swa-full in args, or remove kv_share"
             _log.warning("kv_share is off for a model", model=model, reason=reason, remedy=remedy)
 
+    def failed(self, model: str, fingerprint: str, error: ViiworkError) -> None:
+        """A save or a restore has: an engine that never does either is asked no more."""
+        if isinstance(error, CacheUnsupported) and self._movability.unsupported(model, fingerprint, error.message):
+            remedy = error.remedy or "remove kv_share, or change what keeps the engine from it"
+            _log.warning("kv_share is off for a model", model=model, reason=error.message, remedy=remedy)
+
     def chance(self, model: str) -> float:
         """The chance that a session's next turn runs on another host than its last."""
         return self._switches.chance(model)
 
-    def off(self, model: str, fingerprint: str | None) -> bool:
-        """Whether the model has shown that moving its caches is of no use."""
+    def off(self, model: str, fingerprint: str | None) -> str | None:
+        """Why the model's caches are not moved any more; None: they are."""
         return self._movability.off(model, fingerprint)
 
     def follow(self, model: str) -> None:

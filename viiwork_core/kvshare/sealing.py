@@ -148,6 +148,9 @@ class Opener:
         self.header: ReplicaHeader | None = None
         self._keys = (key, *previous)
         self._buffer = bytearray()
+        """The head of a piece whose rest has not come yet: its first `_filled` bytes."""
+
+        self._filled = 0
         self._step: Callable[[memoryview], bytes | None] = self._read_header_size
         self._wanted = _PREFIX
         self._claimed: ReplicaHeader | None = None
@@ -164,18 +167,30 @@ class Opener:
 
         Raises CacheRefused for anything that `seal` with one of the keys did not write.
         """
-        self._buffer += data
         blocks: list[bytes] = []
-        while self._buffer and len(self._buffer) >= self._wanted:
-            size, step = self._wanted, self._step
-            # Until the step succeeds, whatever is fed next is refused as well.
-            self._step, self._wanted = self._refuse_rest, 0
-            with memoryview(self._buffer) as view, view[:size] as piece:
-                block = step(piece)
-            del self._buffer[:size]
-            if block:
-                blocks.append(block)
+        at = 0
+        with memoryview(data) as view:
+            while at < len(view):
+                wanted = self._wanted
+                taken = min(wanted - self._filled, len(view) - at)
+                whole = taken == wanted
+                if not whole:
+                    self._gather(view[at : at + taken])
+                    if self._filled < wanted:
+                        break
+                # Until the step succeeds, whatever is fed next is refused as well.
+                step, self._step, self._wanted, self._filled = self._step, self._refuse_rest, 0, 0
+                block = step(view[at : at + taken] if whole else memoryview(self._buffer)[:wanted])
+                at += taken
+                if block:
+                    blocks.append(block)
         return blocks
+
+    def _gather(self, part: memoryview) -> None:
+        if len(self._buffer) < self._wanted:
+            self._buffer = bytearray(self._wanted)
+        self._buffer[self._filled : self._filled + len(part)] = part
+        self._filled += len(part)
 
     def finish(self) -> None:
         """Say that the stream has ended. Raises CacheRefused unless its last frame was opened."""

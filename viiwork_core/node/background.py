@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,12 +13,17 @@ _log = structlog.get_logger("viiwork.node")
 
 
 class Background:
-    """Starts tasks on the data loop. Leaving `async with` gives those that end time to do so, then cancels all."""
+    """Starts tasks on the data loop. Leaving `async with` gives those that end time to do so, then cancels all.
+
+    The time is the grace, once for all of them, however often it is waited for.
+    """
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
         self._tasks: set[asyncio.Task[None]] = set()
         self._services: set[asyncio.Task[None]] = set()
+        self._until: float | None = None
+        """Time of the loop at which the grace is over; None: nobody has waited yet."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which ends by itself. One that raises is logged and harms no other."""
@@ -40,9 +45,12 @@ class Background:
             _log.error("background work failed", exc_info=error)
 
     async def settle(self) -> None:
-        """Wait for what ends by itself, for the grace at most."""
+        """Wait for what ends by itself, until the grace is over; then cancel it."""
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + self._grace
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._grace)
+            await asyncio.wait(self._tasks, timeout=max(0.0, self._until - now))
+        await _cancelled(self._tasks)
 
     async def __aenter__(self) -> Self:
         return self
@@ -52,7 +60,11 @@ class Background:
     ) -> None:
         if kind is None:
             await self.settle()
-        tasks = [*self._tasks, *self._services]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancelled(self._tasks | self._services)
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -16,6 +17,7 @@ from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.discovery import Discovery
 from viiwork_core.contracts.doctor import DoctorCheck
 from viiwork_core.contracts.engine import Engine, Wire
+from viiwork_core.contracts.listener import EventType, Listener
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.contracts.policy import Policy
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
@@ -44,12 +46,17 @@ _HOOKS = (
     _Hook("viiwork_register_policy", "policy", Policy, "name"),
     _Hook("viiwork_register_cache_transfer", "cache", CacheTransfer, "engine"),
     _Hook("viiwork_register_doctor_check", "doctor", DoctorCheck, "name"),
+    _Hook("viiwork_register_listener", "listener", Listener, "name"),
 )
 
+_COMMAND = "viiwork_register_command"
+"""The hook that is asked where commands are looked for, and never in a node."""
 
-def load_plugins(environ: Mapping[str, str]) -> Registry:
+
+def load_plugins(environ: Mapping[str, str], *, own_commands: Collection[str] | None = None) -> Registry:
     """Everything that installed distributions offer under the entry point group "viiwork".
 
+    `own_commands`: the names of viiwork's own commands, where plugins are asked for theirs; None: they are not.
     VIIWORK_PLUGINS=a,b loads only these entry points, VIIWORK_BLOCK=c all but these. Never raises for a plugin: what
     became of each stands in Registry.records.
     """
@@ -59,7 +66,9 @@ def load_plugins(environ: Mapping[str, str]) -> Registry:
     names = {point.name for point in found}
     lists = (("VIIWORK_PLUGINS", chosen or frozenset()), ("VIIWORK_BLOCK", blocked))
     stray = (_nowhere(name, where, names) for where, listed in lists for name in sorted(listed - names))
-    return Registry([*(_load(point, chosen, blocked) for point in found), *stray])
+    commands = own_commands is not None
+    loaded = (_load(point, chosen, blocked, commands=commands) for point in found)
+    return Registry([*loaded, *stray], own_commands or ())
 
 
 def _nowhere(name: str, where: str, names: Iterable[str]) -> Loaded:
@@ -78,7 +87,7 @@ def _origin(point: EntryPoint) -> tuple[str, str]:
     return (point.dist.name if point.dist is not None else "unknown"), point.name
 
 
-def _load(point: EntryPoint, chosen: frozenset[str] | None, blocked: frozenset[str]) -> Loaded:
+def _load(point: EntryPoint, chosen: frozenset[str] | None, blocked: frozenset[str], *, commands: bool) -> Loaded:
     version = point.dist.version if point.dist is not None else ""
     record = LoadRecord(_origin(point)[0], version, point.name, "loaded")
     if _origin(point) != _BUILTIN:
@@ -88,7 +97,7 @@ def _load(point: EntryPoint, chosen: frozenset[str] | None, blocked: frozenset[s
             return Loaded(replace(record, state="not chosen", reason="not named in VIIWORK_PLUGINS"))
     collection = _Collection(point)
     try:
-        collection.collect()
+        collection.collect(commands=commands)
     except ViiworkError as error:
         record = replace(record, state="failed", reason=error.message)
     offers = tuple(collection.offers)
@@ -104,7 +113,7 @@ class _Collection:
         self.api: tuple[int, int] | None = None
         self.offers: list[Offer] = []
 
-    def collect(self) -> None:
+    def collect(self, *, commands: bool) -> None:
         """Import, register, ask each hook. Raises PluginError."""
         module = attempt("import", self._point.load)
         self.api = _api(module)
@@ -115,6 +124,8 @@ class _Collection:
         for hook in _HOOKS:
             results = attempt(hook.name, getattr(manager.hook, hook.name))
             self.offers.extend(_offers(hook, results))
+        if commands:
+            self.offers.extend(_commands(attempt(_COMMAND, getattr(manager.hook, _COMMAND))))
 
 
 def _api(module: object) -> tuple[int, int] | None:
@@ -139,6 +150,19 @@ def _offers(hook: _Hook, results: Any) -> Iterator[Offer]:
             yield _offer(hook, cls)
 
 
+def _commands(results: Any) -> Iterator[Offer]:
+    """The commands in what the hook returned."""
+    import click  # here, where commands are looked for: a node needs none
+
+    for result in results:
+        for command in result if isinstance(result, (list, tuple)) else [result]:
+            if not isinstance(command, click.Command):
+                raise PluginError(f"{_COMMAND} returned an object of type {type(command).__name__}, and no command")
+            if not (isinstance(command.name, str) and NAME.fullmatch(command.name)):
+                raise PluginError(f"the command {command.name!r} is not called by a lowercase word")
+            yield Offer("command", command.name, command)
+
+
 def _offer(hook: _Hook, cls: object) -> Offer:
     if inspect.iscoroutine(cls):
         cls.close()
@@ -153,7 +177,13 @@ def _offer(hook: _Hook, cls: object) -> Offer:
         raise PluginError(f"{cls.__name__}.{hook.named_by} is not a lowercase word")
     if hook.kind == "engine" and not isinstance(getattr(cls, "wire", None), Wire):
         raise PluginError(f"{cls.__name__}.wire is not a Wire")
+    if hook.kind == "listener" and not _event_types(getattr(cls, "types", None)):
+        raise PluginError(f"{cls.__name__}.types is not a set of EventTypes with something in it")
     options = getattr(cls, "Options", PluginOptions)
     if not (isinstance(options, type) and issubclass(options, PluginOptions)):
         raise PluginError(f"{cls.__name__}.Options is no subclass of PluginOptions")
     return Offer(hook.kind, name, cls)
+
+
+def _event_types(types: object) -> bool:
+    return isinstance(types, AbstractSet) and bool(types) and all(isinstance(one, EventType) for one in types)

@@ -207,6 +207,11 @@ class GuardedPolicy(Policy):
             # No strike: whoever may ask could bench a policy that ranks well.
             return Reason(f"it could not say: {reason(error)}", {})
 
+    @property
+    def learns(self) -> bool:
+        """Whether the policy makes anything of what `observe` tells it."""
+        return type(self._policy).observe is not Policy.observe
+
     def observe(self, outcome: Outcome) -> None:
         """Tell the policy; what it raises is a strike and goes no further."""
         try:

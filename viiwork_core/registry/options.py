@@ -16,6 +16,7 @@ from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.capabilities import Attaches, RunsOnCpu
 from viiwork_core.contracts.discovery import Discovery
 from viiwork_core.contracts.engine import Engine
+from viiwork_core.contracts.listener import Listener
 from viiwork_core.contracts.options import PluginOptions
 from viiwork_core.contracts.policy import Policy
 from viiwork_core.errors import ConfigError, ViiworkError
@@ -57,6 +58,9 @@ class Resolved:
     discoveries: tuple[tuple[type[Discovery], PluginOptions], ...]
     """The sources that are on, each once."""
 
+    listeners: tuple[tuple[type[Listener], PluginOptions], ...] = ()
+    """Those that the configuration names."""
+
 
 def resolve(config: Config, registry: Registry) -> Resolved:
     """Look up what the configuration names. Raises one ConfigError with a line for each problem of any block."""
@@ -84,15 +88,16 @@ class _Resolution:
             self._found(("models", index, "engine"), partial(self._registry.engine, name))
         self._policy()
         self._discoveries(self._config.mesh)
+        self._listeners()
         return self._problems
 
     def run(self) -> Resolved:
         models = [self._model(index, model) for index, model in enumerate(self._config.models)]
         policy = self._policy()
-        discoveries = self._discoveries(self._config.mesh)
+        discoveries, listeners = self._discoveries(self._config.mesh), self._listeners()
         if self._problems or policy is None:
             raise as_error(self._problems, self._config.source)
-        return Resolved(tuple(model for model in models if model is not None), *policy, discoveries)
+        return Resolved(tuple(model for model in models if model is not None), *policy, discoveries, listeners)
 
     def _model(self, index: int, model: ModelConfig) -> ResolvedModel | None:
         where: Location = ("models", index)
@@ -109,6 +114,16 @@ class _Resolution:
             self._problems.append(Problem((*where, "gpus"), what, "list the indices of this model's GPUs"))
         options = self._options(engine.Options, model.block, (*where, model.engine))
         return None if options is None else ResolvedModel(model, engine, options, cache)
+
+    def _listeners(self) -> tuple[tuple[type[Listener], PluginOptions], ...]:
+        found = []
+        for name, block in self._config.listeners.blocks.items():
+            where: Location = ("listeners", name)
+            cls = self._found(where, partial(self._registry.listener, name))
+            options = self._options(cls.Options, block, where) if cls is not None else None
+            if cls is not None and options is not None:
+                found.append((cls, options))
+        return tuple(found)
 
     def _policy(self) -> tuple[type[Policy], PluginOptions] | None:
         routing = self._config.routing

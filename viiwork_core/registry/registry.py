@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from viiwork_core.config.problems import near_miss
 from viiwork_core.contracts.cache import CacheTransfer
 from viiwork_core.contracts.discovery import Discovery
 from viiwork_core.contracts.doctor import DoctorCheck
 from viiwork_core.contracts.engine import Engine
+from viiwork_core.contracts.listener import Listener
 from viiwork_core.contracts.policy import Policy
 from viiwork_core.errors import ConfigError
 
-Kind = Literal["engine", "discovery", "policy", "cache", "doctor"]
+if TYPE_CHECKING:
+    import click
+
+Kind = Literal["engine", "discovery", "policy", "cache", "doctor", "listener", "command"]
 State = Literal["loaded", "failed", "blocked", "not chosen"]
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
@@ -44,11 +48,12 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One class that a plugin offers."""
+    """One thing that a plugin offers."""
 
     kind: Kind
     name: str
-    cls: type
+    cls: Any
+    """A class; of a command the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,8 @@ class Loaded:
 class Registry:
     """The classes that the configuration can name. Read-only once made."""
 
-    def __init__(self, plugins: Iterable[Loaded]) -> None:
+    def __init__(self, plugins: Iterable[Loaded], own_commands: Collection[str] = ()) -> None:
+        """`own_commands`: names that no plugin's command may have."""
         plugins = list(plugins)
         owners: dict[tuple[str, str], list[LoadRecord]] = {}
         for plugin in plugins:
@@ -70,11 +76,13 @@ class Registry:
                 owners.setdefault((offer.kind, offer.name), []).append(plugin.record)
         twice = {key: records for key, records in owners.items() if len(records) > 1}
         self._refused = {key: _both(key, records) for key, records in twice.items()}
-        self._classes: dict[tuple[str, str], type] = {
+        taken = [key for key in owners if key[0] == "command" and key[1] in own_commands]
+        self._refused |= {key: f"viiwork has a command {key[1]} of its own; give it another name" for key in taken}
+        self._classes: dict[tuple[str, str], Any] = {
             (offer.kind, offer.name): offer.cls
             for plugin in plugins
             for offer in plugin.offers
-            if (offer.kind, offer.name) not in twice
+            if (offer.kind, offer.name) not in self._refused
         }
         self.records: tuple[LoadRecord, ...] = tuple(
             record for plugin in plugins for record in _split(plugin.record, self._refused)
@@ -105,6 +113,14 @@ class Registry:
         """What `viiwork doctor` looks at besides, by name."""
         return tuple(cast("type[DoctorCheck]", self._classes["doctor", name]) for name in self.names("doctor"))
 
+    def listener(self, name: str) -> type[Listener]:
+        """The listener of that name. Raises ConfigError."""
+        return cast("type[Listener]", self._find("listener", name))
+
+    def command(self, name: str) -> click.Command | None:
+        """The command of that name; None: no plugin has one."""
+        return cast("click.Command | None", self._classes.get(("command", name)))
+
     def names(self, kind: Kind) -> tuple[str, ...]:
         """The usable names of a kind, sorted."""
         return tuple(sorted(name for of, name in self._classes if of == kind))
@@ -114,7 +130,7 @@ class Registry:
         """The plugins that failed to load: worth a warning even when nothing names them."""
         return tuple(record for record in self.records if record.state == "failed")
 
-    def _find(self, kind: Kind, name: str) -> type:
+    def _find(self, kind: Kind, name: str) -> Any:
         if (kind, name) in self._classes:
             return self._classes[kind, name]
         if (kind, name) in self._refused:
@@ -141,6 +157,8 @@ _TITLES: dict[Kind, str] = {
     "policy": "routing policy",
     "cache": "cache transfer for engine",
     "doctor": "doctor check",
+    "listener": "listener",
+    "command": "command",
 }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from viiwork_core import (
     Address,
@@ -27,7 +29,7 @@ from viiwork_core import (
 from viiwork_core.clock import SystemClock
 from viiwork_core.engines.slots import SlotBook, SlotState
 from viiwork_core.engines.states import BackendState, BackendView
-from viiwork_core.errors import FingerprintMismatch
+from viiwork_core.errors import CacheUnsupported, FingerprintMismatch
 from viiwork_core.kvshare.caches import Caches, SharedModel
 from viiwork_core.kvshare.deliveries import Deliveries
 from viiwork_core.kvshare.handover import Handover
@@ -36,6 +38,7 @@ from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, measure, s
 from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
+from viiwork_core.node.background import Background
 
 T = TypeVar("T")
 
@@ -57,22 +60,34 @@ class Files(CacheTransfer):
         self.covered: int | None = None
         self.says: int | None = None
         self.refuses = False
+        self.never = False
+        self.silent = False
+        self.asked = 0
         self.restored: list[str] = []
 
     async def fingerprint(self, spec: Spec, address: Address) -> Mapping[str, str]:
         return {"model": "m"}
 
     async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:
+        self._check()
+        if self.silent:
+            await asyncio.Event().wait()
         path = folder(spec) / name
         path.write_text(str(self.live))
         return Saved(self.live if self.says is None else self.says, path.stat().st_size)
 
     async def restore(self, spec: Spec, address: Address, session: SessionRef, name: str) -> int:
+        self._check()
         if self.refuses:
             raise EngineRefused("no room")
         self.restored.append(session.key)
         self.live = int((folder(spec) / name).read_text())
         return self.live
+
+    def _check(self) -> None:
+        self.asked += 1
+        if self.never:
+            raise CacheUnsupported("501: session files are off")
 
     async def holds(self, spec: Spec, address: Address, session: SessionRef) -> int | None:
         return self.still
@@ -306,6 +321,43 @@ def test_a_save_of_another_session_is_not_labelled(bench: Bench, live: int, says
         await bench.served(bench.turn(), Usage(150, 0, 50))
         assert bench.sender.taken == []
         assert not list((bench.folder / "engine").iterdir())
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_an_engine_that_never_saves_is_asked_once_and_the_model_is_off_with_one_warning(
+    bench: Bench, imports: bool
+) -> None:
+    async def scene() -> None:
+        bench.engine.never = True
+        for number in range(3):
+            turn = bench.turn(f"{number}" * 32)
+            if imports:
+                bench.keep(500, session=turn.session)
+                await bench.caches.before(turn)
+            await bench.served(turn, Usage(600, 0, 50))
+        assert bench.engine.asked == 1
+        assert bench.caches.unmovable("m", "f") == "501: session files are off"
+        with pytest.raises(CacheRefused, match="501: session files are off"):
+            await bench.caches.take(_sealed(bench.folder, model="m", group="g", fingerprint="f"), KEY)
+
+    with capture_logs() as lines:
+        asyncio.run(scene())
+    assert [line["log_level"] for line in lines if line["event"] == "kv_share is off for a model"] == ["warning"]
+
+
+def test_a_save_that_is_never_answered_is_given_up_with_the_grace_of_a_stop(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.engine.silent = True
+        background, turn = Background(0.01), bench.turn()
+        async with background, AsyncExitStack() as stack:
+            stack.push_async_callback(background.settle)
+            background.start(bench.caches.after(turn, Usage(600, 0, 50)))
+            await asyncio.sleep(0)
+        assert bench.engine.asked == 1
+        assert bench.sender.taken == []
+        assert list(folder(bench.caches._models["m"].spec(turn.reservation)).iterdir()) == []
 
     asyncio.run(scene())
 

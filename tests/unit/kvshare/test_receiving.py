@@ -172,4 +172,4 @@ async def test_sending_and_receiving_64_mib_hold_a_few(bench: Bench, tmp_path: P
     finally:
         tracemalloc.stop()
     assert kept.header.length == 64 * BLOCK
-    assert peak < 12 * BLOCK, f"{peak / BLOCK:.1f} MiB at the peak"
+    assert peak < 24 * BLOCK, f"{peak / BLOCK:.1f} MiB at the peak"

@@ -97,6 +97,16 @@ def test_switches_remember_a_bounded_number_of_sessions() -> None:
     assert switches.ended("m", f"{SESSIONS}", number=2, backend="m/0") is Switch.NONE
 
 
+def test_an_engine_that_never_saves_turns_its_model_off_once_until_the_model_changes() -> None:
+    movability = Movability()
+    assert movability.unsupported("m", "f", "501")
+    assert not movability.unsupported("m", "f", "501"), "told once"
+    assert movability.off("m", "f") == "501"
+    assert movability.off("m", "g") is None, "a backend with other settings is another one"
+    movability.follow("m")
+    assert movability.off("m", "f") is None
+
+
 def test_two_useless_restores_turn_a_model_off_and_one_good_one_is_credit() -> None:
     movability = Movability()
     assert not movability.judged("m", "f", useful=False)

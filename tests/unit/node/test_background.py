@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from viiwork_core.node.background import Background
 
@@ -65,3 +66,30 @@ def test_work_that_takes_too_long_is_cancelled() -> None:
 
     asyncio.run(run())
     assert ended == [True]
+
+
+def test_what_is_stuck_is_over_before_what_it_stands_on_closes_and_is_not_waited_for_again() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        async def stuck(name: str) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                order.append(name)
+
+        async with asyncio.timeout(LONG / 2):
+            background = Background(0.01)
+            async with background, AsyncExitStack() as stack:
+                stack.callback(order.append, "links")
+                stack.push_async_callback(background.settle)
+                background.start(stuck("first"))
+                await asyncio.sleep(0)
+            waited = background._until
+            background.start(stuck("second"))
+            await asyncio.sleep(0)
+            await background.settle()
+            assert background._until == waited, "the grace is one"
+
+    asyncio.run(run())
+    assert order == ["first", "links", "second"]

@@ -9,9 +9,12 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from viiwork_core.observe.metrics import OWN, PEERS, Ended, Metrics, ModelFigures, PeerFigures, Snapshot, Totals
+from viiwork_core.observe.family import OWN, PEERS
+from viiwork_core.observe.machine_figures import CardFigures, MachineFigures
+from viiwork_core.observe.metrics import Ended, Metrics, ModelFigures, PeerFigures, Snapshot, Totals
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+CARD = CardFigures(0, "MI50", 50.0, 3, 16 << 10, power=120.0)
 NOW = Snapshot(
     models=[ModelFigures("qwen", slots=4, busy=3, queued=2)],
     backends=[("qwen", "qwen/0", "healthy"), ("qwen", "qwen/1", "dead")],
@@ -119,6 +122,18 @@ def test_peers_are_told_as_they_told_themselves(metrics: Metrics) -> None:
     assert values(metrics, "viiwork_peer_report_age_seconds") == {("cellar",): 0.5}
 
 
+def test_cards_are_told_as_far_as_they_tell(metrics: Metrics) -> None:
+    metrics.of(
+        lambda: MachineFigures("attic", "1.2", "open", 5.0, 2, draining=True, cards=[CARD, CardFigures(1, "old")])
+    )
+    assert values(metrics, "viiwork_node_info") == {("open", "attic", "1.2"): 1}
+    assert values(metrics, "viiwork_gpu_utilization_ratio") == {("0", "MI50"): 0.5}
+    assert values(metrics, "viiwork_gpu_memory_used_bytes") == {("0", "MI50"): 3 << 20}
+    assert values(metrics, "viiwork_gpu_memory_total_bytes") == {("0", "MI50"): 16 << 30}
+    assert values(metrics, "viiwork_gpu_power_watts") == {("0", "MI50"): 120}
+    assert (values(metrics, "viiwork_draining"), values(metrics, "viiwork_members")) == ({(): 1}, {(): 2})
+
+
 def test_names_with_quotes_and_backslashes_come_through(metrics: Metrics) -> None:
     name = 'a"b\\c'
     metrics.ended(Ended(name, 200, forwarded=False, backend=f"{name}/0"))
@@ -138,7 +153,8 @@ def test_every_series_says_its_scope(metrics: Metrics) -> None:
 
 
 def test_the_document_lists_the_series_as_they_are(metrics: Metrics) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    row = r"^\| `(\w+)` \| (\w+) \| (.*?) \| .*? \| (.*?) \| [0-9.]+ \|$"
+    rows = re.findall(row, DOCUMENT.read_text(), re.MULTILINE)
     told = [
         (
             one.name + ("_total" if one.type == "counter" else ""),

@@ -47,7 +47,7 @@ async def _shared(running: Running, model: ModelConfig, timeout: float) -> Findi
     mark = next((one.get("kv_share") for one in running.status["models"] if one["name"] == model.name), None) or {}
     if mark.get("state") == "off":
         what = f"{model.name}: kv_share is off: {mark.get('reason', 'no reason is told')}"
-        return warning(what, "change what the reason names, or remove kv_share; a changed model or a restart tries anew")
+        return warning(what, "change what the reason names, or remove kv_share; a changed model or a start tries anew")
     own = _kv(await running.api.get("/v1/capacity"), model.name)
     if own is None:
         what = f"{model.name}: this node shares no caches of it now"

@@ -22,6 +22,7 @@ from viiwork_core.engines.gpus.whereabouts import Whereabouts
 from viiwork_core.errors import ConfigError
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.options import resolve
+from viiwork_core.setup import programs, timekeeping
 
 OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
 CARD = Gpu(0, Vendor.NVIDIA, name="RTX", memory_total=24576)
@@ -232,11 +233,11 @@ async def test_a_program_that_does_not_run(tmp_path: Path, text: str, words: str
     program = tmp_path / "engine"
     program.write_text(text)
     program.chmod(0o755)
-    found = await binaries._runs(str(program), Commands("doctor").run)
+    found = await programs.runs(str(program), Commands("doctor").run)
     assert found.level is PROBLEM
     assert words in found.what
     program.write_text("#!/bin/sh\necho what?; exit 2\n")
-    assert (await binaries._runs(str(program), Commands("doctor").run)).level is OK
+    assert (await programs.runs(str(program), Commands("doctor").run)).level is OK
 
 
 # Cards
@@ -281,13 +282,13 @@ def test_where_backends_are() -> None:
 
 
 def test_this_clock() -> None:
-    now = float(clock.OLDEST + 1000)
-    assert clock.judged(0.0, True, in_mesh=False).level is PROBLEM
-    assert clock.judged(now, False, in_mesh=True).level is WARNING
-    assert clock.judged(now, False, in_mesh=False).level is OK
-    assert clock.judged(now, None, in_mesh=True).level is OK
-    assert "and is synchronised" in clock.judged(now, True, in_mesh=True).what
-    assert clock.kept() in {True, False, None}
+    now = float(timekeeping.OLDEST + 1000)
+    assert timekeeping.judged(0.0, True, in_mesh=False).level is PROBLEM
+    assert timekeeping.judged(now, False, in_mesh=True).level is WARNING
+    assert timekeeping.judged(now, False, in_mesh=False).level is OK
+    assert timekeeping.judged(now, None, in_mesh=True).level is OK
+    assert "and is synchronised" in timekeeping.judged(now, True, in_mesh=True).what
+    assert timekeeping.kept() in {True, False, None}
 
 
 @pytest.mark.anyio

@@ -1,0 +1,1 @@
+"""viiwork top: the mesh in a terminal, as the page /mesh shows it in a browser."""
