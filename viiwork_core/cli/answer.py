@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from viiwork_core.cli.completion import complete_nodes
-from viiwork_core.cli.main import Failure
+from viiwork_core.cli.failure import Failure
 from viiwork_core.cli.operator import Operator, Refused
 from viiwork_core.cli.table import Screen
 from viiwork_core.config.durations import parse_duration
