@@ -58,13 +58,15 @@ class Field:
     backend: Program
     relays: Mapping[str, Program]
 
-    async def rates(self, seconds: float, most: int, *, events: int) -> dict[str, float]:
-        """Answers per second of each relay, one after the other."""
-        found = {}
+    async def rates(self, seconds: float, most: int, *, events: int) -> tuple[dict[str, float], dict[str, float]]:
+        """Answers per second of each relay, one after the other, and the CPU microseconds of each for one answer."""
+        rates, spent = {}, {}
         for name, program in self.relays.items():
-            what = load.ask(program.port, MODEL, events=events)
-            found[name] = await load.rate(what, connections=CONNECTIONS, seconds=seconds, most=most)
-        return found
+            what, before = load.ask(program.port, MODEL, events=events), cpu_s(program)
+            pace = await load.pace(what, connections=CONNECTIONS, seconds=seconds, most=most)
+            rates[name] = pace.per_s
+            spent[name] = (cpu_s(program) - before) * 1e6 / pace.answers
+        return rates, spent
 
     async def single(self, program: Program, count: int) -> float:
         """Median seconds of an answer on one connection."""
@@ -72,9 +74,13 @@ class Field:
 
     async def round(self, size: Size) -> Round:
         """One turn of all."""
+        rps, rps_cpu_us = await self.rates(size.seconds, size.most, events=0)
+        streams, streams_cpu_us = await self.rates(size.seconds, size.most, events=EVENTS)
         return Round(
-            rps=await self.rates(size.seconds, size.most, events=0),
-            streams=await self.rates(size.seconds, size.most, events=EVENTS),
+            rps=rps,
+            streams=streams,
+            rps_cpu_us=rps_cpu_us,
+            streams_cpu_us=streams_cpu_us,
             direct_s=await self.single(self.backend, size.singles),
             through_s=await self.single(self.relays[NODE], size.singles),
         )
@@ -91,14 +97,19 @@ async def measure(field: Field, size: Size) -> list[Round]:
     return rounds
 
 
+def cpu_s(program: Program) -> float:
+    """Seconds of processor that a program has taken since it was started, all its threads, the system's part too."""
+    times = psutil.Process(program.pid).cpu_times()
+    return times.user + times.system
+
+
 def at_rest(node: Program, seconds: float) -> Rest:
     """What the node holds after the load, and what it costs while nobody asks."""
-    process = psutil.Process(node.pid)
-    before, began = process.cpu_times(), time.monotonic()
+    before, began = cpu_s(node), time.monotonic()
     time.sleep(seconds)
-    after, took = process.cpu_times(), time.monotonic() - began
-    spent = after.user + after.system - before.user - before.system
-    return Rest(rss_mb=process.memory_info().rss / (1 << 20), idle_cpu=max(0.0, 100 * spent / took))
+    spent, took = cpu_s(node) - before, time.monotonic() - began
+    rss = psutil.Process(node.pid).memory_info().rss
+    return Rest(rss_mb=rss / (1 << 20), idle_cpu=max(0.0, 100 * spent / took))
 
 
 def tell(line: str) -> None:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -111,8 +111,12 @@ class Pair:
         key = SessionKeys(keys, mesh="default").session_key(session)
 
         def found() -> ReplicaHeader | None:
-            headers = [read_header(file) for file in self._store.glob("*.json")]
-            return next((one for one in headers if (one.session, one.turn) == (key, turn)), None)
+            for file in self._store.glob("*.json"):
+                with suppress(FileNotFoundError):  # a newer turn has just taken its place
+                    header = read_header(file)
+                    if (header.session, header.turn) == (key, turn):
+                        return header
+            return None
 
         return until(found, f"turn {turn} of {session} is at {SECOND}: {self.first.said()}", within=120)
 

@@ -168,12 +168,24 @@ def _length(head: bytes) -> int | None:
     return int(rest.partition(b"\r\n")[0]) if found else None
 
 
-async def rate(what: Ask, *, connections: int, seconds: float, most: int) -> float:
-    """Right answers per second, over `seconds` or `most` answers, whichever is less. Raises WrongAnswer."""
+@dataclass(frozen=True)
+class Pace:
+    """Right answers, and the seconds in which they came."""
+
+    answers: int
+    seconds: float
+
+    @property
+    def per_s(self) -> float:
+        return self.answers / self.seconds
+
+
+async def pace(what: Ask, *, connections: int, seconds: float, most: int) -> Pace:
+    """How fast right answers come, over `seconds` or `most` answers, whichever is less. Raises WrongAnswer."""
     load = Load(what, connections, most)
     began = time.perf_counter()
     await load.run(seconds)
-    return len(load.times) / (time.perf_counter() - began)
+    return Pace(len(load.times), time.perf_counter() - began)
 
 
 async def durations(what: Ask, count: int) -> list[float]:

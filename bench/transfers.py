@@ -28,6 +28,7 @@ import hypercorn.asyncio
 import hypercorn.config
 import uvloop
 
+from viiwork_core.cli.connections import close_with_the_client
 from viiwork_core.clock import SystemClock
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
@@ -82,6 +83,7 @@ def receiving(file: Path, port: int) -> None:
 
 
 async def _served(app: Callable[..., Any], port: int, done: asyncio.Event) -> None:
+    close_with_the_client()
     config = hypercorn.config.Config()
     config.bind, config.accesslog, config.errorlog = [f"{HOST}:{port}"], None, None
     began = peak_mib()

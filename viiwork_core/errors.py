@@ -189,7 +189,7 @@ class EngineRefused(ViiworkError):
 
 
 class CacheUnsupported(EngineRefused):
-    """The engine, as it was started, saves or restores no session at all: the caches of its model stay where they are."""
+    """The engine, as it was started, saves or restores no session: the caches of its model stay where they are."""
 
     code = "cache_unsupported"
 

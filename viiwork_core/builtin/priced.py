@@ -139,7 +139,8 @@ def _typical(query: Query, candidates: Sequence[Candidate]) -> Query:
     """The query with a median score, if anybody has a score."""
     if query.typical is not None:
         return query
-    return replace(query, typical=Score.median([place.score for place in candidates if place.score]))
+    scores = [place.score for place in candidates if place.score]
+    return replace(query, typical=Score.median(scores)) if scores else query
 
 
 def _usable(candidate: Candidate) -> int:

@@ -19,6 +19,7 @@ from viiwork_core.config.api_key import ApiKeyConfig
 from viiwork_core.config.blocks import Block, OpenBlock, misplaced
 from viiwork_core.config.model import KvShareConfig, ModelConfig
 from viiwork_core.config.problems import SourceMap
+from viiwork_core.config.telemetry import TelemetryConfig
 from viiwork_core.config.values import (
     AtLeastOne,
     Bytes,
@@ -48,6 +49,7 @@ __all__ = [
     "ModelConfig",
     "NodeConfig",
     "RoutingConfig",
+    "TelemetryConfig",
 ]
 
 _PROMPT_HISTORY = 1000
@@ -275,6 +277,7 @@ class Config(Block):
     health: HealthConfig = Field(default_factory=HealthConfig)
     gpu: GpuConfig = Field(default_factory=GpuConfig)
     activity: ActivityConfig = Field(default_factory=ActivityConfig)
+    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
     listeners: ListenersConfig = Field(default_factory=ListenersConfig)
     models: Tuple[ModelConfig] = ()
 

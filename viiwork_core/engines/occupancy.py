@@ -70,7 +70,7 @@ class Occupancy:
     def serves(self) -> bool:
         """Whether requests can run on it, at once or when others have ended."""
         well = self.view.state is BackendState.HEALTHY and self.doubted_at is None
-        return well and any(slot.open or slot.held for slot in self.slots)
+        return well and (self.open > 0 or any(slot.held for slot in self.slots))
 
     @property
     def free(self) -> int:

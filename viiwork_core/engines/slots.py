@@ -8,8 +8,9 @@ change of a slot changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+
+import msgspec
 
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.engine import Address, Load
@@ -35,8 +36,7 @@ FRESH = 3.0
 _used_at = attrgetter("used_at")
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False):
     """One or more slots of one backend, held for one request until released."""
 
     backend: str
@@ -52,8 +52,7 @@ class Reservation:
         return self.slots[0] if len(self.slots) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True, gc=False):
     """What a model has on this node, over its healthy backends."""
 
     slots: int
@@ -253,7 +252,8 @@ class SlotBook:
         if backend is None or backend.free < weight or backend.view.address is None:
             return None
         # Sorting keeps the order of equals, which is that of their numbers.
-        choice = sorted([slot for slot in backend.slots if slot.open], key=_used_at)
+        free = [slot for slot in backend.slots if slot.state is SlotState.FREE and not slot.foreign]
+        choice = sorted(free, key=_used_at)
         if prefer is not None:
             choice.sort(key=lambda slot: slot.id != prefer)
         del choice[weight:]
@@ -285,8 +285,15 @@ class SlotBook:
 
     def saving(self, reservation: Reservation) -> bool:
         """Whether the reservation is held for a save."""
+        return self._is(reservation, SlotState.SAVING)
+
+    def restoring(self, reservation: Reservation) -> bool:
+        """Whether a cache is being put into it, or has been, and its request is not sent yet."""
+        return self._is(reservation, SlotState.RESTORING)
+
+    def _is(self, reservation: Reservation, state: SlotState) -> bool:
         held = self._held(reservation)
-        return held is not None and any(slot.state is SlotState.SAVING for slot in held[1])
+        return held is not None and any(slot.state is state for slot in held[1])
 
     def release(self, reservation: Reservation, *, aborted: bool = False) -> None:
         """Give a reservation back. The second call does nothing.

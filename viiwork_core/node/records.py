@@ -19,6 +19,7 @@ from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.learning import Learning
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.recording import Recording
+from viiwork_core.node.telemetry import traces_of
 from viiwork_core.observe.metrics import Metrics
 from viiwork_core.proxy.account import REMEMBERED, Accounts, told, whole
 from viiwork_core.proxy.exchange import Exchange
@@ -54,7 +55,10 @@ class Records:
         self._recording = Recording(config.routing.trace, clock) if config.routing.trace else None
         note: Callable[[Exchange, float], None] = self._recording.note if self._recording else lambda *_: None
         observe = policy.observe if policy.learns else None
-        self.outcomes = Outcomes(observe, learning.ended, metrics.ended, router.knows, note, keyring.charge)
+        self._traces = traces_of(config, clock)
+        self.outcomes = Outcomes(
+            observe, learning.ended, metrics.ended, router.knows, note, keyring.charge, self._traces
+        )
 
     def open(self, background: Background, mesh: Mesh | None) -> None:
         """Record from now on, and ask these members. Raises ConfigError for a file that cannot be written."""
@@ -62,6 +66,8 @@ class Records:
         if self._recording is not None:
             self._recording.open()
             background.serve(self._recording.run())
+        if self._traces is not None:
+            background.serve(self._traces.run())
 
     async def why(self, rid: str, everywhere: bool) -> dict[str, Any]:
         """The account of a request, as the node has it that chose a place for it; `everywhere`: members are asked.

@@ -113,6 +113,8 @@ class Entry:
             errors.append(error)
             place, took = exchange.place or placement.name, self._clock.monotonic() - exchange.granted_at
             exchange.tries.append(Try(place, took, error.message))
+            if exchange.trace is not None:
+                exchange.trace.failed(error.code, self._clock.monotonic())
             return False
         await exchange.finish()
         return True

@@ -10,6 +10,7 @@ import msgspec
 from viiwork_core.clock import Clock
 from viiwork_core.kvshare.turns import Usage
 from viiwork_core.observe.events import Trail
+from viiwork_core.observe.traces import Trace
 from viiwork_core.proxy.headers import Raw, returning
 from viiwork_core.proxy.reply import Reply
 from viiwork_core.proxy.request import InferenceRequest, Send
@@ -104,6 +105,9 @@ class Exchange(msgspec.Struct, eq=False):
     first_token_at: float | None = None
     """Monotonic time of a stream's first token, thinking counted."""
 
+    trace: Trace | None = None
+    """None: traces are off."""
+
     @property
     def started(self) -> bool:
         """Whether the client has seen anything of an answer."""
@@ -182,6 +186,8 @@ class Exchange(msgspec.Struct, eq=False):
     def read(self, end: AnswerEnd) -> None:
         """Take from the end of a complete answer what it tells."""
         self.usage = end.usage()
+        if self.trace is not None:
+            self.trace.read(end.text)
         if self.reply is not None and self.request.link is not None and not self.streams:
             self.reply.whole(end.text)
 

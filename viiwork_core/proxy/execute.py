@@ -16,6 +16,7 @@ from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
 from viiwork_core.errors import AnswerCut, BackendFailed, InvalidRequest, NoFreeSlot, NotFound, ViiworkError
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.kvshare.turns import Turn, Usage
+from viiwork_core.observe.traces import Trace
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.proxy.headers import outgoing
@@ -115,7 +116,7 @@ class Executor:
         if turn is None or exchange.status != 200:
             self._release(reservation)
         elif self._caches.shares:
-            self._spawn(self._after(turn, exchange.usage))
+            self._spawn(self._after(turn, exchange.usage, exchange.trace))
         else:
             # Nothing is saved, so nothing is waited for: without a task of its own, which takes 15 us.
             await self._after(turn, exchange.usage)
@@ -158,9 +159,13 @@ class Executor:
         headers, body = self._headers(request, wire), self._body(request, reservation, wire)
         if turn is not None:
             await self._caches.before(turn)
+            if exchange.trace is not None and self._book.restoring(reservation):
+                exchange.trace.did("import", exchange.granted_at, self._clock.monotonic())
             exchange.turn = self._caches.turn_of(turn.session) + 1
         self._caches.occupy(reservation, request.query.session)
         self._book.enter(reservation, SlotState.RUNNING)
+        if exchange.trace is not None:
+            headers = exchange.trace.calls("engine", reservation.backend, headers, self._clock.monotonic())
         sending = self._upstream.post(
             reservation.address, request.path, headers=headers, body=body, keep_alive=wire.keep_alive
         )
@@ -213,12 +218,15 @@ class Executor:
             body.set("stream_options", {**(options if isinstance(options, dict) else {}), "include_usage": True})
         return body.edited()
 
-    async def _after(self, turn: Turn, usage: Usage) -> None:
+    async def _after(self, turn: Turn, usage: Usage, trace: Trace | None = None) -> None:
         """The rest of a turn, when the client has its answer already."""
         key = turn.reservation.model, turn.session
         self._after_turns[key] = turn
+        began = self._clock.monotonic()
         try:
             await self._caches.after(turn, usage)
+            if trace is not None and self._book.saving(turn.reservation):
+                trace.did("save", began, self._clock.monotonic())
         finally:
             if self._after_turns.get(key) is turn:
                 del self._after_turns[key]

@@ -47,7 +47,10 @@ class Forwarder:
         Raises NoFreeSlot when it refuses and BackendFailed when it fails, both before the first byte; AnswerCut.
         """
         request = exchange.request
-        opening = self._links.open_post(member, request.path, headers=self._headers(request), body=request.body.raw)
+        headers = self._headers(request)
+        if exchange.trace is not None:
+            headers = exchange.trace.calls("peer", member.node, headers, self._clock.monotonic())
+        opening = self._links.open_post(member, request.path, headers=headers, body=request.body.raw)
         async with opening as response:
             if response.status in REFUSALS:
                 raise NoFreeSlot(f"{member.node} has no room")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from viiwork_core.clock import Clock, SystemClock
 from viiwork_core.errors import ViiworkError
 from viiwork_core.observe.events import EventLog
+from viiwork_core.observe.traces import Trace
 from viiwork_core.proxy.account import Accounts, End
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.budget import BodyBudget, Share
@@ -40,6 +41,7 @@ from viiwork_core.web.claims import Claims
 from viiwork_core.web.comments import Comments, in_turn
 from viiwork_core.web.error_pages import error_body, send_cut, send_error
 from viiwork_core.web.outcomes import CLIENT_GONE, Outcomes
+from viiwork_core.web.tracing import unread
 
 ALIAS = "X-Viiwork-Alias"
 STREAM_WAIT = b"x-viiwork-stream-wait"
@@ -96,7 +98,8 @@ class Inference:
         began = self.clock.monotonic()
         rid = request_id(scope["headers"])
         exchange: Exchange | None = None
-        hop = False
+        traces, hop = self.outcomes.traces, False
+        trace = None if traces is None else traces.began(scope["headers"], rid, began)
         # What none of the branches below explains is a defect, or the node's own end.
         status, reason = ViiworkError.status, None
         try:
@@ -108,7 +111,7 @@ class Inference:
             body = await parse_body(raw)
             alias = None if hop else await resolved(body, self.resolve)
             request = await self._request(scope, body, rid, hop=hop, only=only, alias=alias)
-            exchange = self._exchange(scope, send, request, hop=hop)
+            exchange = self._exchange(scope, send, request, trace, hop=hop)
             self.accounts.began(exchange, hop=hop, before=self.clock.monotonic() - began)
             await self._watched(exchange, receive, hop=hop)
             status = exchange.status or status
@@ -123,9 +126,14 @@ class Inference:
             else:
                 await send_error(send, error, request_id=rid, extra=self._where(exchange))
         finally:
-            self._tell(exchange, rid, status, reason, self.clock.monotonic() - began, hop=hop)
+            seconds = self.clock.monotonic() - began
+            if trace is not None and exchange is None:
+                trace.ended(unread(scope["path"], status, seconds))
+            self._tell(exchange, rid, status, reason, seconds, hop=hop)
 
-    def _exchange(self, scope: Scope, send: Send, request: InferenceRequest, *, hop: bool) -> Exchange:
+    def _exchange(
+        self, scope: Scope, send: Send, request: InferenceRequest, trace: Trace | None, *, hop: bool
+    ) -> Exchange:
         # A forward never waits, so it has no place in line.
         wanted = self.stream_wait or first(scope["headers"], STREAM_WAIT) == "1"
         tells = request.stream and wanted and not hop
@@ -136,6 +144,7 @@ class Inference:
             trail=self.events.request(request.query.model, request.id),
             tells_place=tells,
             extra={} if request.alias is None else {ALIAS: request.alias},
+            trace=trace,
         )
 
     def _where(self, exchange: Exchange | None) -> dict[str, str]:

@@ -9,7 +9,9 @@ from viiwork_core.contracts.policy import Outcome
 from viiwork_core.observe.events import End
 from viiwork_core.observe.metrics import Ended
 from viiwork_core.observe.request_log import RequestLog
+from viiwork_core.observe.traces import Traces
 from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.web.tracing import ending
 
 CLIENT_GONE = 499
 """Status that logs and outcomes give a request whose client left; it is never sent."""
@@ -37,6 +39,9 @@ class Outcomes:
     charge: Callable[[Exchange, bool], None] = lambda *_: None
     """Takes what an API key's request used on this node's engines, and whether its client left before the end."""
 
+    traces: Traces | None = None
+    """None: traces are off."""
+
     def unread(self, rid: str, status: int, reason: str | None, seconds: float) -> None:
         """A request that was refused, or left, before it could be read."""
         _log.tell(request_id=rid, status=status, reason=reason, total_ms=round(seconds * 1000))
@@ -49,6 +54,9 @@ class Outcomes:
         placed = exchange.backend is not None or exchange.peer is not None
         known = placed or self.knows(model)
         self.count(_figures(exchange, model if known else "", status, hop=hop))
+        if exchange.trace is not None:
+            cut = reason is not None and exchange.started
+            exchange.trace.ended(ending(exchange, status, seconds, hop=hop, known=known, cut=cut))
         if known and exchange.trail is not None:
             exchange.trail.ended(_end(exchange, status, reason, placed=placed), seconds)
         if placed and not hop and reason is None:

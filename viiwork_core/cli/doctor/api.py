@@ -7,16 +7,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import msgspec
 
-from viiwork_core.errors import ViiworkError
+from viiwork_core.cli.operator import API_KEY
+from viiwork_core.errors import Unauthorized, ViiworkError
+from viiwork_core.security.signing import TO, Signer
 
 CHAT: Final = "/v1/chat/completions"
 ASK_S: Final = 10.0
 """For what a node knows without asking an engine."""
+
+
+class NotLetIn(ViiworkError):
+    """A node answers, and asks for an API key or a proof: nothing is wrong with it, and less can be looked at."""
+
+    def __init__(self, where: str) -> None:
+        remedy = f"set {API_KEY} to an API key, or the variable with the mesh's secret as for the node"
+        super().__init__(f"{where} asks for an API key", remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +62,16 @@ class Reply:
 class Api:
     """One node's API. `async with` opens and closes it. All raise ViiworkError when nothing answers."""
 
-    def __init__(self, url: str, timeout: float, shown: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self, url: str, timeout: float, shown: Sequence[tuple[str, str]] = (), signer: Signer | None = None
+    ) -> None:
         """`url`: http://HOST:PORT; `timeout`: seconds that an engine's answer may take; `shown`: headers that let the
-        caller in there. Another node is shown an API key among them, and nothing else."""
-        self.url, self._timeout, self._shown = url, timeout, dict(shown)
+        caller in there. Another node is shown an API key among them, and nothing else. `signer`: signs what is asked
+        of those that `members` names, so that a node with API keys lets it in."""
+        self.url, self._timeout, self._shown, self._signer = url, timeout, dict(shown), signer
         self._elsewhere = {name: value for name, value in shown if name == "Authorization"}
+        self.members = dict[str, str]()
+        """Processes by their ip:port: whom a signature is for."""
 
     async def __aenter__(self) -> Self:
         # As many at once as a check wants: how many the node lets through is what is looked at.
@@ -70,9 +85,11 @@ class Api:
         await self._http.aclose()
 
     async def get(self, path: str, *, at: str | None = None) -> Any:
-        """The JSON of a 200; `at`: another node's ip:port. Raises ViiworkError for all else."""
+        """The JSON of a 200; `at`: another node's ip:port. Raises NotLetIn, or ViiworkError for all else."""
         base = f"http://{at}" if at else self.url
         reply = await self._send("GET", base + path, None, {}, ASK_S)
+        if reply.status == Unauthorized.status:
+            raise NotLetIn(base)
         if reply.status != httpx.codes.OK or reply.json is None:
             raise ViiworkError(f"{base}{path} answers {reply.status}")
         return reply.json
@@ -93,20 +110,27 @@ class Api:
         at: str | None = None,
         path: str = CHAT,
     ) -> Reply:
-        """One request for an answer; `host`: the node that is to serve it, `at`: another one to send it to."""
+        """One request for an answer; `host`: the node that is to serve it, `at`: another one to send it to.
+
+        Raises NotLetIn.
+        """
         query = f"?{urlencode({'host': host})}" if host else ""
         headers = {"X-Session-Id": session} if session else {}
-        return await self._send(
-            "POST", f"{f'http://{at}' if at else self.url}{path}{query}", body, headers, self._timeout
-        )
+        base = f"http://{at}" if at else self.url
+        reply = await self._send("POST", f"{base}{path}{query}", body, headers, self._timeout)
+        if reply.status == Unauthorized.status:
+            raise NotLetIn(base)
+        return reply
 
     async def _send(
         self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: float
     ) -> Reply:
         began = time.monotonic()
-        headers = {**headers, **(self._shown if url.startswith(f"{self.url}/") else self._elsewhere)}
+        raw = b"" if body is None else msgspec.json.encode(body)
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        headers = {**headers, **kind, **self._proofs(method, url, raw)}
         try:
-            answer = await self._http.request(method, url, json=body, headers=headers, timeout=timeout)
+            answer = await self._http.request(method, url, content=raw, headers=headers, timeout=timeout)
         except httpx.TimeoutException as error:
             raise ViiworkError(f"{url} gave no answer within {timeout:g} s") from error
         except httpx.HTTPError as error:
@@ -116,6 +140,18 @@ class Api:
         except (msgspec.DecodeError, UnicodeDecodeError):
             found = None
         return Reply(answer.status_code, answer.headers, found, time.monotonic() - began)
+
+    def _proofs(self, method: str, url: str, raw: bytes) -> dict[str, str]:
+        """What lets a request in."""
+        if url.startswith(f"{self.url}/"):
+            return self._shown
+        parts = urlsplit(url)
+        process = self.members.get(parts.netloc)
+        if self._signer is None or process is None:
+            return self._elsewhere
+        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        addressed = [(TO, process)]
+        return {**self._elsewhere, **dict([*addressed, *self._signer.sign(method, target, addressed, raw)])}
 
 
 def _words(error: Exception) -> str:

@@ -50,8 +50,7 @@ async def _shared(running: Running, model: ModelConfig, timeout: float) -> Findi
         return warning(what, "change what the reason names, or remove kv_share; a changed model or a start tries anew")
     own = _kv(await running.api.get("/v1/capacity"), model.name)
     if own is None:
-        what = f"{model.name}: this node shares no caches of it now"
-        return warning(what, "see its log (kv): backends that are not healthy, or differ from each other, share none")
+        return _unshared(running, model.name)
     others = {
         str(one["node"]): _kv(await running.api.get("/v1/capacity", at=str(one["addr"])), model.name)
         for one in running.heard
@@ -68,6 +67,14 @@ async def _shared(running: Running, model: ModelConfig, timeout: float) -> Findi
         return await _moved(running, model, fitting[:HOSTS_MOST], timeout)
     except ViiworkError as error:
         return problem(f"{model.name}: no session could be moved: {error.message}", "see the logs of both nodes (kv)")
+
+
+def _unshared(running: Running, name: str) -> Finding:
+    """In the node's own words, which it has in its log and on its dashboard too."""
+    entry = next((one for one in running.status["models"] if one["name"] == name), {})
+    reason = entry.get("kv_share", {}).get("reason")
+    what = f"{name}: this node shares no caches of it now{f': {reason}' if reason else ''}"
+    return warning(what, "see its log (kv), and change what it names, or remove kv_share from the model")
 
 
 def _kv(report: Mapping[str, Any], model: str) -> Kv | None:
