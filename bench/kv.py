@@ -206,8 +206,26 @@ def switch(made: Pair, number: int, found: Found) -> None:
     tell(f"  the text is {'the same' if found.text_equal[-1] else 'ANOTHER'}")
 
 
-def transfer(file: Path, roles: tuple[str, str]) -> tuple[float, float]:
-    """Seconds, and the larger of the two ends' extra MiB."""
+@dataclass(frozen=True)
+class Toll:
+    """What one transfer took."""
+
+    seconds: float
+    cpu_s: float
+    """Seconds of a core, of both ends."""
+
+    extra_mib: float
+    """Of the end that took more memory."""
+
+    gap_ms: float
+    """How long an end's event loop stood still at most, other programs' turns included; 0: it has none."""
+
+    busy_ms: float
+    """How long it was busy with one thing, at most."""
+
+
+def transfer(file: Path, roles: tuple[str, str]) -> Toll:
+    """Send a file from one process to another."""
     with tempfile.TemporaryDirectory(dir=file.parent) as name:
         copy, port = Path(name) / "file", free_port()
         if roles[1] == "send":  # what is sent is the sender's to delete
@@ -224,11 +242,12 @@ def transfer(file: Path, roles: tuple[str, str]) -> tuple[float, float]:
             done = subprocess.run(  # noqa: S603
                 [*command, roles[1], str(source), str(port)], check=True, stdout=subprocess.PIPE, text=True
             )
-            here, other = json.loads(done.stdout), json.loads(there.stdout.readline())
+            ends = [json.loads(done.stdout), json.loads(there.stdout.readline())]
         finally:
             there.kill()
             there.communicate()
-    return here["seconds"], max(here["extra_mib"], other["extra_mib"])
+    most = {name: max(end[name] for end in ends) for name in ("extra_mib", "gap_ms", "busy_ms")}
+    return Toll(ends[0]["seconds"], sum(end["cpu_s"] for end in ends), **most)
 
 
 def wait_for(port: int) -> None:
@@ -248,11 +267,15 @@ def transfers(folder: Path, size: Size) -> dict[str, float]:
             out.write(os.urandom(1 << 20))
     shares, peaks = [], []
     for _ in range(size.rounds):
-        plain, _ = transfer(file, ("take", "give"))
-        sealed, extra = transfer(file, ("receive", "send"))
-        tell(f"  {size.mib} MiB: plain {plain:.2f} s, sealed {sealed:.2f} s, {extra:.0f} MiB more memory")
-        shares.append(plain / sealed)
-        peaks.append(extra)
+        plain, sealed = transfer(file, ("take", "give")), transfer(file, ("receive", "send"))
+        told = (
+            f"{name} {one.seconds:.2f} s ({one.cpu_s:.2f} s of cores)"
+            for name, one in (("plain", plain), ("sealed", sealed))
+        )
+        tell(f"  {size.mib} MiB: {', '.join(told)}, {sealed.extra_mib:.0f} MiB more memory")
+        tell(f"    max_loop_gap_ms {sealed.gap_ms:.0f}, {sealed.busy_ms:.0f} of them on a core")
+        shares.append(plain.seconds / sealed.seconds)
+        peaks.append(sealed.extra_mib)
     return {"transfer_vs_socket": round(median(shares), 3), "peak_extra_mib": round(max(peaks), 1)}
 
 

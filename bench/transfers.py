@@ -5,8 +5,9 @@
     take      file -> socket -> file + fsync and nothing else: what the medium and the loopback give
     give      the other end of it
 
-A receiver prints a line when it listens and one when it is done, a sender one when it is done: JSON with the seconds
-and how many MiB of memory it took beyond what it had when it began.
+A receiver prints a line when it listens and one when it is done, a sender one when it is done: JSON with the seconds,
+the seconds of a core that it took, how many MiB of memory beyond what it had when it began, and how long its event loop
+has stood still at most: by the clock, which also counts other programs' turns, and of that on a core.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from viiwork_core.web.claims import Claims
 
 HOST = "127.0.0.1"
 BLOCK = 1 << 20
+TICK_S = 0.005
 KEYS = MeshSecret.from_bytes(bytes(range(32)))
 
 
@@ -61,6 +63,30 @@ def peak_mib() -> float:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)  # macOS, in bytes
+
+
+class Toll:
+    """What a process has taken from here on. On a loop, `watch` notes when that stands still."""
+
+    def __init__(self) -> None:
+        self._peak, self._cpu = peak_mib(), time.process_time()
+        self._gap = self._busy = 0.0
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            due, cpu = time.monotonic() + TICK_S, time.thread_time()
+            await asyncio.sleep(TICK_S)
+            self._gap = max(self._gap, time.monotonic() - due)
+            self._busy = max(self._busy, time.thread_time() - cpu)
+
+    def told(self) -> dict[str, float]:
+        return {
+            "extra_mib": peak_mib() - self._peak,
+            "cpu_s": time.process_time() - self._cpu,
+            "gap_ms": self._gap * 1000,
+            "busy_ms": self._busy * 1000,
+        }
 
 
 def receiving(file: Path, port: int) -> None:
@@ -86,10 +112,12 @@ async def _served(app: Callable[..., Any], port: int, done: asyncio.Event) -> No
     close_with_the_client()
     config = hypercorn.config.Config()
     config.bind, config.accesslog, config.errorlog = [f"{HOST}:{port}"], None, None
-    began = peak_mib()
+    toll = Toll()
+    watching = asyncio.create_task(toll.watch())
     tell(listens=port)
     await hypercorn.asyncio.serve(cast(Any, app), config, shutdown_trigger=cast(Any, done.wait))
-    tell(extra_mib=peak_mib() - began)
+    watching.cancel()
+    tell(**toll.told())
 
 
 def sending(file: Path, port: int) -> None:
@@ -105,19 +133,22 @@ async def _sent(file: Path, size: int, port: int) -> None:
         sender = Sender[Member](
             partial(delivery.upload, links), KEYS.replica, SystemClock(), max_bytes=1 << 40, ended=ended.set_result
         )
-        running, began = asyncio.create_task(sender.run()), peak_mib()
+        toll = Toll()
+        running = [asyncio.create_task(work) for work in (sender.run(), toll.watch())]
         sender.offer(Save(file, label, member, size))
         done: Delivery[Member] = await ended
-        extra = peak_mib() - began
-        running.cancel()
-        await asyncio.wait([running])
+        told = toll.told()
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
     if done.error is not None:
         sys.exit(done.error)
-    tell(seconds=done.seconds, extra_mib=extra)
+    tell(seconds=done.seconds, **told)
 
 
 def taking(file: Path, port: int) -> None:
     """Receive a file, and say so once it lies on the disk."""
+    toll = Toll()
     with socket.create_server((HOST, port)) as server:
         tell(listens=port)
         connection, _ = server.accept()
@@ -127,12 +158,12 @@ def taking(file: Path, port: int) -> None:
                 out.write(block[:got])
             os.fsync(out.fileno())
             connection.sendall(b"!")
-    tell(extra_mib=0.0)
+    tell(**toll.told())
 
 
 def giving(file: Path, port: int) -> None:
     """Send a file block by block."""
-    began = time.monotonic()
+    began, toll = time.monotonic(), Toll()
     with socket.create_connection((HOST, port)) as connection, file.open("rb", buffering=0) as source:
         block = memoryview(bytearray(BLOCK))
         while got := source.readinto(block):
@@ -140,7 +171,7 @@ def giving(file: Path, port: int) -> None:
         connection.shutdown(socket.SHUT_WR)
         if connection.recv(1) != b"!":
             sys.exit("the other end did not take it all")
-    tell(seconds=time.monotonic() - began, extra_mib=0.0)
+    tell(seconds=time.monotonic() - began, **toll.told())
 
 
 ROLES = {"receive": receiving, "send": sending, "take": taking, "give": giving}

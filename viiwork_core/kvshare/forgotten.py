@@ -8,7 +8,6 @@ counted in hours that nodes ran.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from viiwork_core.errors import BackendFailed, ConfigError, ViiworkError
+from viiwork_core.whole_file import write_whole
 
 FILE: Final = "forgotten.json"
 LIMIT: Final = 4096
@@ -112,7 +112,7 @@ class Forgotten:
 
 
 class ForgottenFile:
-    """The table on disk, written whole: a crash leaves the old one or the new. Both methods block."""
+    """The table on disk, written whole. Both methods block."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
@@ -131,14 +131,9 @@ class ForgottenFile:
 
     def save(self, table: Forgotten) -> None:
         """Raises ViiworkError; then the old one is still there."""
-        fresh = self.path.with_suffix(".new")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with fresh.open("wb") as file:
-                file.write(table.encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.path)
+            write_whole(self.path, table.encode() + b"\n")
         except OSError as error:
             what = f"what is forgotten cannot be written to {self.path}: {error.strerror}"
             raise ViiworkError(what, remedy="make room there, or make it writable") from error

@@ -35,6 +35,12 @@ BLOCK = 1 << 20
 HEADER_LIMIT = 4096
 """Bytes of an encoded header, at most."""
 
+_HASHING = 4
+"""Threads that hash a file, where so many cores are free: a transfer and an import begin only once it is done."""
+
+_HASHED = 4 << 20
+"""Bytes that they hash at a time."""
+
 _LABEL = b"viiwork replica transfer 1"
 _PREFIX = 4
 _TAG = 16
@@ -95,8 +101,8 @@ class _WireHeader(ReplicaHeader, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def measure(path: Path) -> tuple[int, str]:
-    """Length and BLAKE3 (hex) of a file. Blocking: reads it whole, in blocks. Raises OSError."""
-    hasher, length, block = blake3(), 0, bytearray(BLOCK)
+    """Length and BLAKE3 (hex) of a file. Blocking: reads it whole, in pieces. Raises OSError."""
+    hasher, length, block = blake3(max_threads=_HASHING), 0, bytearray(_HASHED)
     with path.open("rb", buffering=0) as file:
         while got := file.readinto(block):
             with memoryview(block)[:got] as part:

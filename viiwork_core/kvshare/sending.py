@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import ExitStack, aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic
 
@@ -28,7 +28,7 @@ from viiwork_core.kvshare.sealing import ReplicaHeader, seal
 from viiwork_core.kvshare.streams import SealedFile, describe, sealed_file
 from viiwork_core.kvshare.transfers import Delivery, Save, Target, Transfer
 
-__all__ = ["Delivery", "Save", "SendCounts", "Sender"]
+__all__ = ["Delivery", "LinkCounts", "Save", "SendCounts", "Sender"]
 
 TRIES = 3
 """How often a connection may break before a transfer is given up."""
@@ -40,6 +40,19 @@ SLOWEST = 10e6
 """Bytes/s below which a transfer that has no limit is given up."""
 
 FORGOTTEN = "the session was forgotten"
+MOST_LINKS = 1024
+"""Targets that are counted apart; the one that was first sent to goes first."""
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """To one target, since the start of the node."""
+
+    sent: int = 0
+    failed: int = 0
+    bytes: int = 0
+    under_way: int = 0
+    """Now."""
 
 
 @dataclass(slots=True)
@@ -53,6 +66,9 @@ class SendCounts:
 
     bytes: int = 0
     """Handed to the network, failed transfers too."""
+
+    links: dict[str, LinkCounts] = field(default_factory=dict)
+    """By the target's name."""
 
 
 Put = Callable[[Target, AsyncIterator[bytes]], Awaitable[None]]
@@ -162,8 +178,19 @@ class Sender(Generic[Target]):
             if sum(one == model for one, _ in self._running) >= self._limits(model).parallel:
                 continue
             save = self._waiting.pop(session)
-            transfer = self._running[session] = Transfer(save, (*session, self._name(save.target)))
+            name = self._name(save.target)
+            transfer = self._running[session] = Transfer(save, (*session, name))
+            self._link(name).under_way += 1
             group.start_soon(self._transfer, session, transfer)
+
+    def _link(self, name: str) -> LinkCounts:
+        links = self.counts.links
+        if name not in links:
+            idle = [known for known, one in links.items() if not one.under_way]
+            for known in idle[: max(0, len(links) - MOST_LINKS + 1)]:
+                del links[known]
+            links[name] = LinkCounts()
+        return links[name]
 
     def _length(self, session: tuple[str, str]) -> tuple[int, int]:
         """What is short goes first, then what waited longer: a whole file would hold up the deltas of all others."""
@@ -276,11 +303,14 @@ class Sender(Generic[Target]):
         return self._paces[model]
 
     def _finish(self, transfer: Transfer[Target], seconds: float) -> None:
-        self.counts.bytes += transfer.sent
-        if transfer.error is None:
-            self.counts.sent += 1
-        else:
-            self.counts.failed += 1
+        link = self._link(self._name(transfer.save.target))
+        link.under_way -= 1
+        for counts in (self.counts, link):
+            counts.bytes += transfer.sent
+            if transfer.error is None:
+                counts.sent += 1
+            else:
+                counts.failed += 1
         self._ended(Delivery(transfer.save, transfer.error, transfer.sent, seconds))
 
     def _drop(self, save: Save[Target], reason: str) -> None:

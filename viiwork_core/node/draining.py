@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -155,8 +156,11 @@ class Draining:
         _log.info("the node is drained", seconds=told["seconds"], moved=told["sessions"]["moved"], **figures)
         self._events.emit("system", f"{self._node} is drained")
         if one.then is not None:
-            await asyncio.wait([asyncio.ensure_future(one.read.wait())], timeout=READ_S)
-            self.departure.set_result(one.then)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READ_S):
+                    await one.read.wait()
+            if not self.departure.done():  # a second drain, begun while the process ends
+                self.departure.set_result(one.then)
 
     def _over(self, one: _Round) -> bool:
         """Whether nothing runs in the engines, and nothing that was under way is."""

@@ -11,6 +11,8 @@ from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState
 from viiwork_core.kvshare.caches import Caches
 from viiwork_core.kvshare.planner import Warmth
+from viiwork_core.kvshare.sending import SendCounts
+from viiwork_core.mesh.status import MOST_LINKS
 from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.models import Models
 from viiwork_core.observe.metrics import ModelFigures, PeerFigures, Snapshot
@@ -62,15 +64,30 @@ class Figures:
         if caches is None or not caches.shares:
             return None
         sends, warmths = caches.sends, (*map(str, Warmth), "unknown")
-        sent = {"sent": sends.sent, "failed": sends.failed, "dropped": sends.dropped} if sends else {}
+        sent = _sent(sends) if sends else {}
         imports = [
             {"model": name, **{warmth: caches.imports[name, warmth] for warmth in warmths}}
             for name in sorted({name for name, _ in caches.imports})
         ]
-        return {**sent, **({"sent_bytes": sends.bytes} if sends else {}), "imports": imports}
+        return {**sent, "imports": imports}
 
     def _model(self, name: str) -> ModelFigures:
         room = self.book.room(name)
         return ModelFigures(
             name, slots=room.slots if room else 0, busy=room.busy if room else 0, queued=self.router.queued(name)
         )
+
+
+def _sent(sends: SendCounts) -> dict[str, Any]:
+    """In all, and to each member: those that got the most, if there are more than another node would read."""
+    links = sorted(sends.links.items(), key=lambda one: one[1].sent, reverse=True)[:MOST_LINKS]
+    return {
+        "sent": sends.sent,
+        "failed": sends.failed,
+        "dropped": sends.dropped,
+        "sent_bytes": sends.bytes,
+        "links": [
+            {"node": name, "sent": one.sent, "failed": one.failed, "sent_bytes": one.bytes, "under_way": one.under_way}
+            for name, one in sorted(links)
+        ],
+    }

@@ -10,7 +10,9 @@ from importlib.metadata import version
 
 import msgspec
 
+from viiwork_core.config.running import FILE
 from viiwork_core.config.schema import Config
+from viiwork_core.whole_file import write_whole
 
 
 def new_node_id() -> str:
@@ -21,12 +23,11 @@ def new_node_id() -> str:
 @contextmanager
 def identity_file(config: Config, node_id: str, api: str) -> Iterator[None]:
     """state_dir/node.json while the node runs: pid, node, node_id, api, version. Removed on a clean stop."""
-    path = config.node.state_dir / "node.json"
+    path = config.node.state_dir / FILE
     names = {"node": config.node.name, "node_id": node_id}
     body = {"pid": os.getpid(), **names, "api": api, "version": version("viiwork")}
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(body) + b"\n")
-    fresh.replace(path)
+    # For other users too: it holds no secret, and their commands look here for the node.
+    write_whole(path, msgspec.json.encode(body) + b"\n", mode=0o666, settled=False)
     try:
         yield
     finally:

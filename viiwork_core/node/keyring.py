@@ -20,7 +20,6 @@ from viiwork_core.mesh.key_table import KeyWrite
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import SpentReport
 from viiwork_core.mesh.table_exchange import TableExchange
-from viiwork_core.mesh.table_store import write_whole
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.background import Background
 from viiwork_core.node.meshwork import Mesh
@@ -28,6 +27,7 @@ from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.security.allowance import Allowance, Spent
 from viiwork_core.security.keys import ApiKey, KeyRing
 from viiwork_core.web import keys
+from viiwork_core.whole_file import write_whole
 
 FILE: Final = "spent.json"
 SAVE_S: Final = 5.0
@@ -59,8 +59,9 @@ class Keyring:
         self._book = KeyBook(config.node.state_dir, node=config.node.name, clock=clock, changed=self._renew)
         self._exchange: TableExchange[KeyWrite] | None = None
         self._members: Callable[[], Sequence[Member]] = tuple
-        self._unknown: str | None = None
-        """Digest of a member's table that is not known here yet."""
+        self._unknown = dict[str, str]()
+        """By node, the digest of its table, where that is not known here yet, or not all of it can be read. A node that
+        has no keys, or cannot have any, says nothing about those of the others."""
 
         self._allowance = Allowance(clock)
         self._file = config.node.state_dir / FILE
@@ -98,12 +99,11 @@ class Keyring:
             _log.info("keys of the configuration", keys=[key.name for key in configured])
 
     def _renew(self) -> None:
-        if self._unknown is not None and self._book.contains(self._unknown):
-            self._unknown = None
+        self._unknown = {node: digest for node, digest in self._unknown.items() if not self._book.understands(digest)}
         own = {key.name for key in self._configured}
         shared = [key for key in self._book.keys if key.name not in own]
         # A node that has just come must not be open for the moment that it takes to fetch the keys of the mesh.
-        self.ring.replace([*shared, *self._configured], closed=self._book.closed or self._unknown is not None)
+        self.ring.replace([*shared, *self._configured], closed=self._book.closed or bool(self._unknown))
 
     def _announce(self) -> None:
         if self.ring:
@@ -141,9 +141,11 @@ class Keyring:
         digest, spent = view.report.keys, view.report.spent
         if isinstance(spent, SpentReport):
             self._allowance.heard(view.member.node, spent.day, spent.tokens)
-        unknown = digest if digest and not self._book.contains(digest) else None
-        if unknown != self._unknown:
-            self._unknown = unknown
+        unknown = digest if digest and not self._book.understands(digest) else None
+        if unknown != self._unknown.get(view.member.node):
+            self._unknown.pop(view.member.node, None)
+            if unknown is not None:
+                self._unknown[view.member.node] = unknown
             self._renew()
 
     # What requests ask

@@ -39,28 +39,28 @@ class Listening:
 
     def __init__(self, node: str, listeners: Sequence[Listener], clock: Clock) -> None:
         self._node = node
-        self._ears = [Ear(listener, clock) for listener in listeners]
+        self._subscribers = [Subscriber(listener, clock) for listener in listeners]
 
     def follow(self, events: EventLog, control: ControlLoop) -> None:
         """Tell them of all events from now on. Without listeners nothing is done for an event."""
-        for ear in self._ears:
-            control.start(ear.run())
-        if self._ears:
+        for subscriber in self._subscribers:
+            control.start(subscriber.run())
+        if self._subscribers:
             events.listen(self._heard)
 
     def _heard(self, event: Event | None) -> None:
         if event is None:
             return
         told = NodeEvent(self._node, event.t, EventType(event.type), event.message, event.n, event.rid)
-        for ear in self._ears:
-            ear.offer(told)
+        for subscriber in self._subscribers:
+            subscriber.offer(told)
 
     def told(self) -> list[dict[str, Any]]:
         """Each listener with its counts."""
-        return [ear.told() for ear in self._ears]
+        return [subscriber.told() for subscriber in self._subscribers]
 
 
-class Ear:
+class Subscriber:
     """One listener with its queue."""
 
     def __init__(self, listener: Listener, clock: Clock, *, again_s: float = AGAIN_S) -> None:

@@ -13,9 +13,8 @@ from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import ModelNotServed, ViiworkError
-from viiwork_core.mesh.alias_book import AliasBook
-from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.aliases import Entry, Write
+from viiwork_core.mesh.alias_book import AliasBook, alias_store
+from viiwork_core.mesh.alias_table import AliasWrite
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.table import Change
@@ -43,10 +42,10 @@ class Naming:
         self._clock = clock
         self._stale_after = config.routing.stale_after
         self._events = events
-        self._exchange: TableExchange[Write] | None = None
+        self._exchange: TableExchange[AliasWrite] | None = None
         self._members: Callable[[], Sequence[Member]] = tuple
         self._aliases = AliasBook(
-            AliasStore(config.node.state_dir),
+            alias_store(config.node.state_dir),
             node=config.node.name,
             clock=clock,
             known=router.knows,
@@ -86,7 +85,7 @@ class Naming:
             except ViiworkError as error:
                 _log.error("deleted aliases are kept for longer", reason=error.message)
 
-    def _tell(self, change: Change[Write]) -> None:
+    def _tell(self, change: Change[AliasWrite]) -> None:
         now, lost = change.now, change.lost
         if now is None:
             return
@@ -117,7 +116,7 @@ class Naming:
             raise ModelNotServed(what, remedy=f"its models: {', '.join(write.models)}", retry_after=RETRY_AFTER_S)
         return model
 
-    def _first_served(self, write: Write) -> str | None:
+    def _first_served(self, write: AliasWrite) -> str | None:
         return next(filter(self.serves, write.models), None)
 
     def serves(self, model: str) -> bool:
@@ -134,7 +133,7 @@ class Naming:
         known = {record.id: record for record in models}
         return [self._record(name, write, known) for name, write in self._aliases.table.live.items()]
 
-    def _record(self, name: str, write: Write, known: Mapping[str, ModelRecord]) -> ModelRecord:
+    def _record(self, name: str, write: AliasWrite, known: Mapping[str, ModelRecord]) -> ModelRecord:
         meant = known.get(self._first_served(write) or write.target)
         empty = ModelRecord(name, "alias", None)
         return replace(meant or empty, id=name, owned_by="alias", target=write.target)
@@ -151,7 +150,7 @@ class Naming:
         head, *before = self._aliases.entry(name)
         return {**self._info(name, head), "history": list(map(plain, before)), "members": self._having(name)}
 
-    def _info(self, name: str, write: Write) -> dict[str, Any]:
+    def _info(self, name: str, write: AliasWrite) -> dict[str, Any]:
         state, resolved = self._state(name, write)
         return {
             "name": name,
@@ -164,7 +163,7 @@ class Naming:
             "state": state,
         }
 
-    def _state(self, name: str, write: Write) -> tuple[str, str | None]:
+    def _state(self, name: str, write: AliasWrite) -> tuple[str, str | None]:
         """ok, fallback, unavailable, shadowed or deleted; and what a request for the name gets."""
         if self._router.knows(name):
             return "shadowed", name
@@ -184,7 +183,7 @@ class Naming:
         """The part of the table that follows a name."""
         return self._aliases.text.encode_page(self._aliases.table, after)
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> tuple[AliasWrite, ...]:
         """A name's writes, the newest first. Raises NotFound."""
         return self._aliases.entry(name)
 
@@ -201,7 +200,7 @@ class Naming:
         await self._aliases.revert(name)
 
 
-def _meaning(write: Write) -> str:
+def _meaning(write: AliasWrite) -> str:
     if write.deleted:
         return "nothing"
     return f"{write.target}, else {', '.join(write.fallbacks)}" if write.fallbacks else write.target

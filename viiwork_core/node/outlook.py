@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from viiwork_core.clock import Clock
+from viiwork_core.config.catalog import CatalogConfig
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ModelNotServed
 from viiwork_core.mesh.capacity import PeerView
@@ -24,6 +26,7 @@ from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.naming import Naming
 from viiwork_core.node.views import Views
 from viiwork_core.observe.events import EventLog
+from viiwork_core.web.catalog import ModelRecord, opencode
 from viiwork_core.web.viewers import Viewers
 
 _MOVING: Final = frozenset(("age_ms", "rtt_ms", "clock_skew_s", "uptime_s", "rss_mb"))
@@ -41,7 +44,7 @@ def open_outlook(config: Config, views: Views, mesh: Mesh | None, log: EventLog,
     statuses = Statuses(mesh.links, clock=views.clock) if mesh else None
     history = History(lambda: sample(views))
     background.serve(history.run())
-    outlook = Outlook(views, naming, statuses, config.routing.stale_after, history)
+    outlook = Outlook(views, naming, statuses, config.routing.stale_after, history, config.api.catalog)
     followers = Followers(mesh.membership, mesh.links, clock=views.clock) if mesh else None
     viewers = Viewers(
         log,
@@ -80,6 +83,9 @@ class Outlook:
 
     stale_after: float
     history: History
+    listing: CatalogConfig
+    """How the list of models for OpenCode calls this node."""
+
     viewers: Viewers = field(init=False)
     here: Viewers = field(init=False)
     """Those who look at this node alone."""
@@ -98,6 +104,13 @@ class Outlook:
             **({} if alias is None else {"resolved_from": alias}),
             "models": [fleet_entry(name, hosts[name]) for name in sorted(hosts)],
         }
+
+    def catalog(self, records: Sequence[ModelRecord], base: str) -> dict[str, Any] | None:
+        """GET /api.json; None: it is off."""
+        listing = self.listing
+        if not listing.enabled:
+            return None
+        return opencode(records, listing.base_url or base, listing.provider_id, listing.provider_name)
 
     def _meant(self, name: str) -> str | None:
         try:

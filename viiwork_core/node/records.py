@@ -8,9 +8,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+import structlog
 
 from viiwork_core.clock import Clock
-from viiwork_core.config.schema import Config
+from viiwork_core.config.schema import ActivityConfig, Config
 from viiwork_core.contracts.policy import Candidate, Query
 from viiwork_core.errors import NotFound, ViiworkError
 from viiwork_core.mesh.member import Member
@@ -21,11 +22,13 @@ from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.recording import Recording
 from viiwork_core.node.telemetry import traces_of
 from viiwork_core.observe.metrics import Metrics
+from viiwork_core.observe.prompts import PromptHistory
 from viiwork_core.proxy.account import REMEMBERED, Accounts, told, whole
 from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.registry.guard import GuardedPolicy
 from viiwork_core.routing.router import Router
 from viiwork_core.web.outcomes import Outcomes
+from viiwork_core.web.prompts import Prompts
 
 ASK_S: Final = 2.0
 """How long a member may take to tell what it knows of a request."""
@@ -33,6 +36,8 @@ ASK_S: Final = 2.0
 AT_ONCE: Final = 16
 
 PATH: Final = "/v1/why/"
+
+_log = structlog.get_logger("viiwork.node")
 
 
 class Records:
@@ -56,8 +61,9 @@ class Records:
         note: Callable[[Exchange, float], None] = self._recording.note if self._recording else lambda *_: None
         observe = policy.observe if policy.learns else None
         self._traces = traces_of(config, clock)
+        self.prompts = _prompts(config.activity, clock)
         self.outcomes = Outcomes(
-            observe, learning.ended, metrics.ended, router.knows, note, keyring.charge, self._traces
+            observe, learning.ended, metrics.ended, router.knows, note, keyring.charge, self._traces, self.prompts
         )
 
     def open(self, background: Background, mesh: Mesh | None) -> None:
@@ -114,3 +120,13 @@ class Records:
             for member in mesh.membership.members():
                 group.create_task(ask(member))
         return found
+
+
+def _prompts(config: ActivityConfig, clock: Clock) -> Prompts | None:
+    """What keeps them, told in the log; None: nothing is kept."""
+    if config.prompts == "off":
+        return None
+    what = "texts of requests and answers are" if config.prompts == "full" else "sizes of requests are"
+    told = _log.warning if config.prompts == "full" else _log.info
+    told(f"{what} kept in memory", activity_prompts=config.prompts, requests=config.prompt_history)
+    return Prompts(config.prompts, PromptHistory(config.prompt_history), clock)

@@ -18,6 +18,7 @@ from viiwork_core.contracts.policy import Score
 from viiwork_core.node.models import Models
 from viiwork_core.node.plans import Planned
 from viiwork_core.routing.scores import Baseline, Scores
+from viiwork_core.whole_file import write_whole
 
 SAVE_S: Final = 600.0
 """Seconds between two writings, where something has changed."""
@@ -86,10 +87,9 @@ class Speeds:
         saved = {
             name: _Saved(one.score.overhead_ms, one.score.ms_per_1k, at, one.key) for name, one in baselines.items()
         }
-        fresh = self._path.with_suffix(".new")
         try:
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(saved)))
-            fresh.replace(self._path)
+            # On the data loop, which must not wait for a disk; what a power cut takes is measured anew.
+            write_whole(self._path, msgspec.json.format(msgspec.json.encode(saved)), mode=0o666, settled=False)
         except OSError as error:
             _log.warning("scores not written", path=str(self._path), reason=str(error))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from urllib.parse import unquote
@@ -14,6 +15,7 @@ from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError
 from viiwork_core.observe.traces import Traces
 
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 _log = structlog.get_logger("viiwork.traces")
 
 
@@ -53,12 +55,12 @@ def _headers(variable: str, environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = pair.partition("=")
-        value = unquote(value.strip())
-        if not equals or not name.strip().isascii() or not name.strip().isprintable() or not value.isprintable():
+        name, value = name.strip().lower(), unquote(value.strip())
+        if not equals or not _NAME.fullmatch(name) or not value.isprintable():
             raise ConfigError(
                 f"telemetry.headers_env: {variable} is no list of headers", remedy="write NAME=VALUE,NAME=VALUE"
             )
-        found[name.strip().lower()] = value
+        found[name] = value
     if not found:
         raise ConfigError(
             f"telemetry.headers_env: {variable} is not set", remedy="set it to NAME=VALUE, or remove headers_env"

@@ -69,6 +69,9 @@ class Views:
     draining: Callable[[], bool] = lambda: False
     """Whether this node takes no new work."""
 
+    prompts: str = "off"
+    """What is kept of what clients ask: activity.prompts."""
+
     listeners: Callable[[], list[dict[str, Any]]] = list
     """Plugins that are told of events, with their counts."""
 
@@ -202,6 +205,7 @@ class Views:
             host_mem_used_mb=used,
             mesh=self.mesh,
             draining=True if self.draining() else None,
+            prompts=None if self.prompts == "off" else self.prompts,
             members=[self._member(member) for member in self.members()],
             gpus=None if cards is None else [self._gpu(card) for card in cards],
             models=[self._model(model) for model in self.models],

@@ -11,6 +11,7 @@ import anyio
 
 from viiwork_core.contracts.cache import SessionRef
 from viiwork_core.contracts.capabilities import Advises, Recognizes, Versioned, WarmsUp
+from viiwork_core.contracts.engine import Vendor
 from viiwork_core.contracts.recognition import FolderListing, FoundModel
 from viiwork_core.engines.calls import VERSION
 from viiwork_core.engines.listener import free_port
@@ -95,6 +96,29 @@ async def models_are_known_by_sight(case: EngineCase) -> None:
             _check_found(list(engine.recognize(_damaged(folder, listing, damage))), FolderListing(folder, {}))
 
 
+async def images_are_dockerfiles(case: EngineCase) -> None:
+    """A text that begins as one does and ends in the command `viiwork`, or None; the same when asked again."""
+    engine = case.engine
+    if not issubclass(engine, Recognizes):
+        return
+    for vendor in Vendor:
+        text = engine.dockerfile(vendor)
+        require(text is None or isinstance(text, str), f"dockerfile({vendor}) is {text!r}")
+        require(text == engine.dockerfile(vendor), f"dockerfile({vendor}) says something else when asked again")
+        _check_dockerfile(vendor, text)
+
+
+def _check_dockerfile(vendor: Vendor, text: str | None) -> None:
+    if text is None:
+        return
+    lines = [line.strip() for line in text.splitlines()]
+    words = [line.split(maxsplit=1)[0].upper() for line in lines if line and not line.startswith("#")]
+    require(words[:1] in (["FROM"], ["ARG"]), f"the Dockerfile for {vendor} begins with {words[:1]}")
+    require("FROM" in words, f"the Dockerfile for {vendor} has no FROM")
+    commands = [line for line in lines if line.upper().startswith(("ENTRYPOINT", "CMD"))]
+    require(any("viiwork" in line for line in commands), f"the command of the image for {vendor} is not viiwork")
+
+
 def _listing(folder: Path) -> FolderListing:
     return FolderListing(folder, {one.name: one.stat().st_size for one in folder.iterdir() if one.is_file()})
 
@@ -124,6 +148,7 @@ LEAVING = Clause(
 )
 
 SIGHT = Clause(26, "its own model is known by its files, and no folder makes it raise", models_are_known_by_sight)
+IMAGES = Clause(27, "an image's recipe is a Dockerfile whose command is viiwork, or None", images_are_dockerfiles)
 
-UNSTARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (TIMES, ADVICE, SIGHT)
+UNSTARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (TIMES, ADVICE, SIGHT, IMAGES)
 STARTED_ABILITIES: tuple[Clause[EngineCase], ...] = (VERSION_SAID, LEAVING)

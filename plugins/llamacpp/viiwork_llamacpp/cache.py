@@ -17,6 +17,7 @@ from viiwork_core import (
     CacheLimits,
     CacheRefused,
     CacheTransfer,
+    CacheUnsupported,
     ConfigError,
     Context,
     EngineRefused,
@@ -61,7 +62,7 @@ class LlamaCppCache(CacheTransfer):
         argv = command_line(spec, self._options, Prepared(binary=binary))
         path = Path(Arguments(argv).last("-m", "--model"))
         files = model_files(path, spec.model)
-        await _require_movable(files, spec)
+        pass
         return {
             "model": await fingerprint.model(files, self.context.digest),
             "state": await self._state_version(binary),
@@ -84,7 +85,7 @@ class LlamaCppCache(CacheTransfer):
         if file.tokens != answer.n_saved:
             raise EngineRefused(f"llama-server says it saved {answer.n_saved} tokens, the file holds {file.tokens}")
         if file.sliding and not Arguments(spec.args).has("--swa-full"):
-            raise EngineRefused(
+            raise CacheUnsupported(
                 "this model has sliding-window layers, and a restored cache of them is not used",
                 remedy="add --swa-full to the model's args (it takes more memory), or turn kv_share off for it",
             )

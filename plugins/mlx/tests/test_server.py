@@ -61,7 +61,8 @@ def text(answer: dict[str, Any]) -> str:
 def test_a_conversation_moves_to_another_server(pair: tuple[Server, Server]) -> None:
     here, there = pair
     first = here.chat([LONG], "move")
-    assert (cached(first), first["usage"]["prompt_tokens"] > 2900) == (0, True)
+    assert cached(first) < 16, "no more than every prompt begins with"
+    assert first["usage"]["prompt_tokens"] > 2900
 
     saved = save(here, "move", "move-1")
     path = here.folder / "move-1"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from viiwork_core import EngineRefused, EngineUnreachable
+from viiwork_core import CacheUnsupported, EngineRefused, EngineUnreachable
 from viiwork_strata.cache import StrataCache
 from viiwork_strata.testing.settings import VERSION
 
@@ -148,12 +148,16 @@ async def test_refusals_carry_the_servers_status_and_words(start: Start) -> None
     ("setting", "words"),
     [({"sessions": False}, "501: session files are off"), ({"parallel": 2}, "501: .*not supported with parallel")],
 )
-async def test_sessions_that_are_off_or_batched_are_501(start: Start, setting: dict[str, object], words: str) -> None:
+async def test_a_server_that_moves_no_session_at_all_says_so(
+    start: Start, setting: dict[str, object], words: str
+) -> None:
     """Strata: "501 feature off / parallel or batch on"."""
     a = await start("a", **setting)
     await a.chat(FIRST)
-    with pytest.raises(EngineRefused, match=f"save with {words}"):
+    with pytest.raises(CacheUnsupported, match=f"save with {words}"):
         await a.cache.save(a.spec, a.address, SESSION, "one.sess")
+    with pytest.raises(CacheUnsupported, match=f"restore with {words}"):
+        await a.cache.restore(a.spec, a.address, SESSION, "one.sess")
 
 
 async def test_slot_calls_are_checked_before_the_engine_sees_them(start: Start) -> None:

@@ -32,8 +32,8 @@ from viiwork_strata.session_file import VERSION, read_session_file
 class StrataCache(CacheTransfer):
     """Saves and restores the conversation that is live, which is all that Strata offers.
 
-    Strata takes these calls only from a server with one slot on one GPU stage; others answer 501 or 400, which is an
-    EngineRefused here.
+    Strata takes these calls only from a server with one slot on one GPU stage; others answer 501, which is
+    CacheUnsupported here, or 400, which is EngineRefused.
     """
 
     engine = "strata"

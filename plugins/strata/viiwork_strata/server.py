@@ -10,11 +10,14 @@ from typing import Self
 import anyio
 import httpx
 
-from viiwork_core import Address, EngineRefused, EngineUnreachable
+from viiwork_core import Address, CacheUnsupported, EngineRefused, EngineUnreachable
 
 _SMALL = 64 * 1024
 _LARGE = 256 * 1024
 """Bytes of an answer; a longer one is not Strata's. /status may carry the end of a long answer, /slots many slots."""
+
+_UNSUPPORTED = "give Strata one slot on one GPU and session files on, use a newer Strata, or remove kv_share"
+"""Session files are off, or the engine runs a batch or several stages."""
 
 _STATUS_S = 0.4
 """What /status may take: its figures are an extra, and the load must not be late for them."""
@@ -73,10 +76,12 @@ class StrataServer:
     async def session(self, address: Address, action: str, name: str) -> Mapping[str, object]:
         """Save or restore the live conversation as file `name`; the answer's body.
 
-        Raises EngineUnreachable, or EngineRefused with Strata's status, kind and words.
+        Raises EngineUnreachable, or EngineRefused with Strata's status, kind and words; CacheUnsupported for 501.
         """
         path = f"/slots/0?action={action}"
         status, data = await self._send("POST", address, path, _SMALL, {"filename": name})
+        if status == httpx.codes.NOT_IMPLEMENTED:
+            raise CacheUnsupported(_refusal(action, status, data).message, remedy=_UNSUPPORTED)
         if status != httpx.codes.OK:
             raise _refusal(action, status, data)
         body = _json(data)

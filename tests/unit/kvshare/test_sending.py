@@ -18,7 +18,7 @@ from viiwork_core.kvshare.pace import Limits
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import BLOCK
-from viiwork_core.kvshare.sending import Delivery, Save, Sender
+from viiwork_core.kvshare.sending import Delivery, LinkCounts, Save, Sender
 from viiwork_core.kvshare.streams import describe, sealed_file
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ async def test_an_offered_save_arrives_and_its_file_goes(
         assert (counts.sent, counts.failed, counts.dropped) == (1, 0, 0)
         assert lab.ended[0].error is None
         assert counts.bytes == lab.ended[0].bytes > 3
+        assert counts.links == {"rig1": LinkCounts(sent=1, bytes=counts.bytes)}
 
 
 async def test_a_session_is_sent_once_at_a_time_and_the_newest_waiting_turn_wins(
@@ -115,6 +116,7 @@ async def test_a_session_is_sent_once_at_a_time_and_the_newest_waiting_turn_wins
         lab.offer("late", turn=2)
         lab.offer("beside", session="0b" * 16)
         await bench.until(lambda: other.started == ["one", "beside"])
+        assert {name: link.under_way for name, link in lab.sender.counts.links.items()} == {"one": 1, "beside": 1}
         other.gate.set()
         await bench.until(lambda: len(lab.ended) == 5)
         assert other.started == ["one", "beside", "three"]

@@ -7,12 +7,16 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from viiwork_core.config.api_key import ApiKeyConfig
 from viiwork_core.config.schema import ApiConfig, Config, MeshConfig, NodeConfig
-from viiwork_core.errors import Forbidden, KeyConflict, ModelForbidden
+from viiwork_core.errors import BackendFailed, Forbidden, KeyConflict, ModelForbidden
+from viiwork_core.mesh.capacity import PeerView
+from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.background import Background
 from viiwork_core.node.keyring import Keyring
@@ -96,6 +100,85 @@ def test_keys_of_the_configuration_come_before_those_of_the_table(tmp_path: Path
 
     told = play(one, scene)
     assert [line["event"] for line in told if line["event"].startswith("clients")] == ["clients must show an API key"]
+
+
+class Silent:
+    """A mesh whose members answer nothing."""
+
+    def __init__(self) -> None:
+        self.links = self.membership = self
+
+    def members(self) -> tuple[()]:
+        return ()
+
+    async def get_json_bytes(self, member: Member, path: str, timeout_s: float) -> bytes:
+        raise BackendFailed(f"{member.node} says nothing to {path} within {timeout_s:g} s")
+
+
+LATER = "ab" * 16
+
+
+class Later(Silent):
+    """A mesh with one key, written by a later version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.answered = asyncio.Event()
+
+    async def get_json_bytes(self, member: Member, path: str, timeout_s: float) -> bytes:
+        del member, path, timeout_s
+        self.asked += 1
+        self.answered.set()
+        key = {"ver": 1, "by": "keyed", "hash": "sha512:00"}
+        return msgspec.json.encode({"v": 1, "digest": LATER, "keys": {"alice": key}})
+
+
+def test_keys_that_cannot_be_read_here_do_not_open_the_api(tmp_path: Path) -> None:
+    one = keyring(tmp_path, places=Places("127.0.0.2", (), "127.0.0.2", 1, hosts=("127.0.0.2",)))
+
+    async def scene() -> None:
+        mesh = Later()
+        async with Background(1.0) as background:
+            one.follow(mesh, background)  # type: ignore[arg-type]  # as much of a mesh as is asked
+            one.heard(told("keyed", LATER))
+            await mesh.answered.wait()
+            for _ in range(20):  # nothing is written to the disk, so this is more than it takes
+                await asyncio.sleep(0)
+                one.heard(told("keyed", LATER))
+            assert one._book.contains(LATER), "all of it that can be read"
+            assert one.ring, "there are keys, though none that this version knows"
+            assert len(one.ring) == 0
+            assert mesh.asked == 1, "it is not asked again for what it has said"
+
+    logs = play(one, scene)
+    assert [log["event"] for log in logs if "ignored" in log["event"]] == ["key ignored"]
+
+
+def told(node: str, keys: str | msgspec.UnsetType) -> PeerView:
+    member = Member(node, f"id-{node}", "127.0.0.1", 1)
+    return PeerView(member, CapacityReport(node, f"id-{node}", "1", keys=keys), 0.0, 1.0)
+
+
+@pytest.mark.parametrize("other", [msgspec.UNSET, "empty"])
+def test_who_has_no_keys_does_not_open_the_api_that_another_member_has_closed(
+    tmp_path: Path, other: str | msgspec.UnsetType
+) -> None:
+    """A member of an older version, or one that has just come as well."""
+    one = keyring(tmp_path, places=Places("127.0.0.2", (), "127.0.0.2", 1, hosts=("127.0.0.2",)))
+
+    async def scene() -> None:
+        async with Background(1.0) as background:
+            one.follow(Silent(), background)  # type: ignore[arg-type]  # as much of a mesh as is asked
+            assert not one.ring
+            one.heard(told("keyed", "abc"))
+            assert one.ring
+            one.heard(told("other", one.digest if other == "empty" else other))
+            assert one.ring, "what the one has is not known here yet"
+            one.heard(told("keyed", one.digest))
+            assert not one.ring
+
+    play(one, scene)
 
 
 def test_an_open_mesh_has_no_keys(tmp_path: Path) -> None:

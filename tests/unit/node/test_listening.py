@@ -11,7 +11,7 @@ import pytest
 from viiwork_core import CommandOutput, Context, EngineRefused, EventType, Listener, NodeEvent, NoOptions
 from viiwork_core.clock import SystemClock
 from viiwork_core.engines.control import ControlLoop
-from viiwork_core.node.listening import ROOM, Ear, Listening
+from viiwork_core.node.listening import ROOM, Listening, Subscriber
 from viiwork_core.observe.events import EventLog
 from viiwork_core.testing.fake_clock import FakeClock
 
@@ -59,95 +59,95 @@ def event(message: str, kind: EventType = EventType.SYSTEM) -> NodeEvent:
     return NodeEvent("n", 0.0, kind, message, 1)
 
 
-def scene(play: Callable[[Notes, Ear], Awaitable[None]]) -> tuple[Notes, Ear]:
-    async def run() -> tuple[Notes, Ear]:
+def scene(play: Callable[[Notes, Subscriber], Awaitable[None]]) -> tuple[Notes, Subscriber]:
+    async def run() -> tuple[Notes, Subscriber]:
         notes = Notes()
-        ear = Ear(notes, FakeClock(), again_s=0.0)
-        task = asyncio.create_task(ear.run())
+        subscriber = Subscriber(notes, FakeClock(), again_s=0.0)
+        task = asyncio.create_task(subscriber.run())
         try:
             async with asyncio.timeout(10):
-                await play(notes, ear)
+                await play(notes, subscriber)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        return notes, ear
+        return notes, subscriber
 
     return asyncio.run(run())
 
 
-async def settled(ear: Ear, taken: int, failed: int = 0) -> None:
-    while (ear.told()["taken"], ear.told()["failed"]) != (taken, failed):  # noqa: ASYNC110  # nothing tells of it
+async def settled(subscriber: Subscriber, taken: int, failed: int = 0) -> None:
+    while (subscriber.told()["taken"], subscriber.told()["failed"]) != (taken, failed):  # noqa: ASYNC110  # nothing tells of it
         await asyncio.sleep(0)
 
 
 def test_events_come_in_order_and_only_those_that_were_asked_for() -> None:
-    async def play(notes: Notes, ear: Ear) -> None:
+    async def play(notes: Notes, subscriber: Subscriber) -> None:
         for message in ("a", "b", "c"):
-            ear.offer(event(message))
-            ear.offer(event("none of its business", EventType.REQUEST))
-        await settled(ear, 3)
+            subscriber.offer(event(message))
+            subscriber.offer(event("none of its business", EventType.REQUEST))
+        await settled(subscriber, 3)
 
-    notes, ear = scene(play)
+    notes, subscriber = scene(play)
     assert [one.message for one in notes.seen] == ["a", "b", "c"]
     assert (notes.opened, notes.closed) == (1, 1)
-    assert ear.told() == {"name": "notes", "taken": 3, "lost": 0, "failed": 0}
+    assert subscriber.told() == {"name": "notes", "taken": 3, "lost": 0, "failed": 0}
 
 
 def test_one_that_is_slow_loses_events_with_a_count() -> None:
-    async def play(notes: Notes, ear: Ear) -> None:
+    async def play(notes: Notes, subscriber: Subscriber) -> None:
         notes.gate.clear()
-        ear.offer(event("first"))
+        subscriber.offer(event("first"))
         await notes.came.wait()
         for number in range(ROOM + 50):
-            ear.offer(event(str(number)))
-        assert ear.told()["lost"] == 50
+            subscriber.offer(event(str(number)))
+        assert subscriber.told()["lost"] == 50
         notes.gate.set()
-        await settled(ear, ROOM + 1)
-        ear.offer(event("after"))
-        await settled(ear, ROOM + 2)
+        await settled(subscriber, ROOM + 1)
+        subscriber.offer(event("after"))
+        await settled(subscriber, ROOM + 2)
 
-    notes, ear = scene(play)
+    notes, subscriber = scene(play)
     assert [one.message for one in notes.seen[-2:]] == [str(ROOM - 1), "after"]
-    assert ear.told()["lost"] == 50
+    assert subscriber.told()["lost"] == 50
 
 
 def test_one_that_raises_goes_on_with_the_next() -> None:
-    async def play(notes: Notes, ear: Ear) -> None:
+    async def play(notes: Notes, subscriber: Subscriber) -> None:
         notes.fails = {"bad"}
         for message in ("good", "bad", "better"):
-            ear.offer(event(message))
-        await settled(ear, 2, failed=1)
+            subscriber.offer(event(message))
+        await settled(subscriber, 2, failed=1)
 
     notes, _ = scene(play)
     assert [one.message for one in notes.seen] == ["good", "better"]
 
 
 def test_one_that_keeps_failing_is_benched() -> None:
-    async def play(notes: Notes, ear: Ear) -> None:
+    async def play(notes: Notes, subscriber: Subscriber) -> None:
         notes.fails = {"bad"}
         for _ in range(8):
-            ear.offer(event("bad"))
-        await settled(ear, 0, failed=8)
+            subscriber.offer(event("bad"))
+        await settled(subscriber, 0, failed=8)
         notes.fails = set()
-        ear.offer(event("good"))
-        await settled(ear, 0, failed=9)
+        subscriber.offer(event("good"))
+        await settled(subscriber, 0, failed=9)
 
     notes, _ = scene(play)
     assert notes.seen == [], "it is not called while it sits on the bench"
 
 
 def test_one_that_cannot_be_opened_is_tried_again() -> None:
-    async def play(notes: Notes, ear: Ear) -> None:
-        ear.offer(event("before"))
-        await settled(ear, 1)
+    async def play(notes: Notes, subscriber: Subscriber) -> None:
+        subscriber.offer(event("before"))
+        await settled(subscriber, 1)
 
     async def run() -> Notes:
         notes = Notes()
         notes.fails = {"open"}
-        ear = Ear(notes, FakeClock(), again_s=0.0)
-        task = asyncio.create_task(ear.run())
+        subscriber = Subscriber(notes, FakeClock(), again_s=0.0)
+        task = asyncio.create_task(subscriber.run())
         async with asyncio.timeout(10):
-            await play(notes, ear)
+            await play(notes, subscriber)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         return notes

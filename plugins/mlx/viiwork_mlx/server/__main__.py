@@ -52,12 +52,12 @@ def serve(own: argparse.Namespace, host: str, port: int, provider: mlx_server.Mo
     try:
         listener.serve_forever(poll_interval=0.1)
     except KeyboardInterrupt:
-        listener.generation.stop_and_join()
+        listener.backend.generation.stop_and_join()
         end(0)
-    listener.generation.join()
-    failure = listener.generation.failure
+    listener.backend.generation.join()
+    failure = listener.backend.generation.failure
     words = f"{type(failure).__name__}: {' '.join(str(failure).split())}"
-    if not listener.model.ready.is_set():
+    if not listener.backend.model.ready.is_set():
         end(1, f"cannot load the model {model}: {words}")
     end(1, f"the generation thread ended: {words}")
 

@@ -20,18 +20,16 @@ import json
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from mlx_lm import __version__ as mlx_lm_version
 from mlx_lm.server import APIHandler, CompletionRequest
 
+from viiwork_mlx.server.backend import Backend
 from viiwork_mlx.server.body import BadRequest, read_body
 from viiwork_mlx.server.generation import KvRefused, Turn
 from viiwork_mlx.server.seats import Client
-
-if TYPE_CHECKING:
-    from viiwork_mlx.server.listener import Listener
 
 SESSION_HEADER = "X-Viiwork-Session"
 SESSION = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -45,16 +43,20 @@ ABSENT = "default_model"
 class Handler(APIHandler):
     """One request: the server speaks HTTP/1.0."""
 
-    server: Listener
     stream_options: Any
     _turn: Turn | None = None
+
+    def __init__(self, backend: Backend, *connection: Any) -> None:
+        """Answers the request before it returns: http.server's handlers do all in their constructor."""
+        self.backend = backend
+        super().__init__(backend.generation, *connection, system_fingerprint=backend.fingerprint)
 
     def do_GET(self) -> None:  # noqa: N802 - the name is http.server's
         url = urlsplit(self.path)
         if url.path == "/slots":
             self._reply(200, self._slots())
         elif url.path == "/metrics":
-            self._send(200, METRICS_TYPE, self.server.generation.figures.text(self.server.gauges()).encode())
+            self._send(200, METRICS_TYPE, self.backend.generation.figures.text(self.backend.gauges()).encode())
         elif url.path == "/kv":
             self._answer(lambda: self._held(parse_qs(url.query, keep_blank_values=True).get("session")))
         else:
@@ -83,12 +85,12 @@ class Handler(APIHandler):
         return raw
 
     def handle_health_check(self) -> None:
-        ready = self.server.model.ready.is_set()
+        ready = self.backend.model.ready.is_set()
         self._reply(200 if ready else 503, {"status": "ok" if ready else "loading", "mlx_lm": mlx_lm_version})
 
     def handle_models_request(self) -> None:
         """mlx_lm lists folders of this machine, and whatever the download cache has."""
-        model = {"id": self.server.model_name, "object": "model", "created": self.created}
+        model = {"id": self.backend.model_name, "object": "model", "created": self.created}
         self._reply(200, {"object": "list", "data": [model]})
 
     def handle_completion(self, request: CompletionRequest, stop_words: list[str]) -> None:
@@ -97,20 +99,21 @@ class Handler(APIHandler):
             self._refused()
             self._reply(*refusal)
             return
-        self.requested_model = self.server.model_name
+        self.requested_model = self.backend.model_name
         if self.stream_options is not None:  # mlx_lm wants the field in it, at the end of the answer
             self.stream_options = {"include_usage": self.stream_options.get("include_usage", False)}
-        self.num_draft_tokens = self.server.model.cli_args.num_draft_tokens  # how far to guess is the operator's to say
+        # How far to guess is the operator's to say.
+        self.num_draft_tokens = self.backend.model.cli_args.num_draft_tokens
         key = self.headers.get(SESSION_HEADER)
         self._turn = turn = Turn(**vars(request), client=self._client(), session=key)
         try:
-            with self.server.seats.taken(turn.client):
+            with self.backend.seats.taken(turn.client):
                 self._generate(turn, stop_words)
         except ConnectionError:
             turn.outcome = "left"
             logging.info("the client left before the end of its answer")
         finally:
-            self.server.generation.figures.add("refused" if turn.status == BAD_REQUEST else turn.outcome)
+            self.backend.generation.figures.add("refused" if turn.status == BAD_REQUEST else turn.outcome)
 
     def _generate(self, turn: Turn, stop_words: list[str]) -> None:
         """Leave only when the generation thread has let go of the turn: its seat is free then."""
@@ -118,15 +121,15 @@ class Handler(APIHandler):
             super().handle_completion(turn, stop_words)
         except ConnectionError:
             turn.stop()
-            self.server.generation.settle()
+            self.backend.generation.settle()
             raise
         finally:
             turn.stop()
 
     def _refusal(self) -> tuple[int, dict[str, object]] | None:
         """Why this request is not for this server; None when it is."""
-        if (name := self.body.get("model", self.server.model_name)) != self.server.model_name:
-            return 404, {"error": f"the model {str(name)[:100]!r} is not served here, {self.server.model_name!r} is"}
+        if (name := self.body.get("model", self.backend.model_name)) != self.backend.model_name:
+            return 404, {"error": f"the model {str(name)[:100]!r} is not served here, {self.backend.model_name!r} is"}
         if self.adapter is not None or self.requested_draft_model != ABSENT:
             return 400, {"error": "adapters and draft_model cannot be chosen by a request"}
         if not SESSION.fullmatch(self.headers.get(SESSION_HEADER, "none")):
@@ -134,23 +137,23 @@ class Handler(APIHandler):
         return None
 
     def _slots(self) -> dict[str, object]:
-        seats = self.server.seats
-        context = self.server.context
+        seats = self.backend.seats
+        context = self.backend.context
         return {"slots": seats.count, "busy": seats.busy, "waiting": seats.waiting, "context": context}
 
     def _held(self, keys: list[str] | None) -> dict[str, object]:
         if keys is None:
-            return self.server.kv().sessions(self._client())
-        return self.server.kv().holds(_session(keys[0]), self._client())
+            return self.backend.kv().sessions(self._client())
+        return self.backend.kv().holds(_session(keys[0]), self._client())
 
     def _transfer(self) -> dict[str, object]:
         body = self._control_body()
         session, name = _session(body.get("session", "")), body.get("filename", "")
-        kv = self.server.kv()
+        kv = self.backend.kv()
         kind = self.path.rpartition("/")[2]
         started = time.monotonic()
         done = (kv.save if kind == "save" else kv.restore)(session, name, self._client())
-        figures = self.server.generation.figures
+        figures = self.backend.generation.figures
         figures.add(f"{kind}_transfers")
         figures.add(f"{kind}_transfer_bytes", done["bytes"])
         figures.add(f"{kind}_transfer_seconds", time.monotonic() - started)
@@ -182,7 +185,7 @@ class Handler(APIHandler):
         return Client(self.connection)
 
     def _refused(self) -> None:
-        self.server.generation.figures.add("refused")
+        self.backend.generation.figures.add("refused")
 
     def _set_completion_headers(self, status_code: int = 200) -> None:
         if self._turn is not None and self._turn.status is not None:
