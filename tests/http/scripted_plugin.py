@@ -106,7 +106,10 @@ class Shared(Scripted):
 
 
 class SharedCache(CacheTransfer):
-    """Saves as long as the engine's gate "save" is shut, and then what the turn had."""
+    """Saves as long as the engine's gate "save" is shut, and then what the turn had.
+
+    With VIIWORK_TEST_RESTORE in the model's env a restore waits for the gate "restore".
+    """
 
     engine = "scripted-shared"
 
@@ -114,14 +117,22 @@ class SharedCache(CacheTransfer):
         return {"format": "scripted 1"}
 
     async def save(self, spec: Spec, address: Address, session: SessionRef, name: str) -> Saved:
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-            await http.get(f"{address.url}/wait/save")
+        await self._passed(address, "save")
         assert spec.cache_dir is not None
         (spec.cache_dir / name).write_bytes(b"cache!")
         return Saved(tokens=6, bytes=6)
 
     async def restore(self, spec: Spec, address: Address, session: SessionRef, name: str) -> int:
+        if "VIIWORK_TEST_RESTORE" in spec.env:
+            await self._passed(address, "restore")
         return 6
+
+    async def _passed(self, address: Address, gate: str) -> None:
+        try:
+            async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+                await http.get(f"{address.url}/wait/{gate}")
+        except httpx.HTTPError as error:
+            raise EngineUnreachable(repr(error)) from error
 
     async def holds(self, spec: Spec, address: Address, session: SessionRef) -> int | None:
         return None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from http.cookies import SimpleCookie
 from urllib.parse import urlencode
 
 import pytest
-from http_node import CHAT, Answer, Node, chat, connected, model, started, until
+from http_node import CHAT, Answer, Node, ask, chat, connected, model, started, until
 
 from viiwork_core.security.keys import digest_of, hash_text, new_token
 
@@ -188,6 +189,27 @@ def test_guessing_is_slowed(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert login(node, TOKEN).status == 429
         assert asked(node, "/v1/status", BEARER).status == 200
         assert len(node.events("a login was refused")) == 1
+
+
+def test_guesses_that_come_at_once_are_counted_one_by_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+    api = {"port": 0, "keys": [{"name": "alice", "hash": hash_text(digest_of(TOKEN))}]}
+    body, number = urlencode({"key": new_token()}).encode(), 30
+    head = f"POST /login HTTP/1.1\r\nHost: node\r\n{FORM[0]}: {FORM[1]}\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def scene(node: Node) -> list[int]:
+        async with asyncio.timeout(30), AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(node)) for _ in range(number)]
+            # All of them are let through to the form before any key is looked at.
+            for client in clients:
+                await client.send(head.encode() + body[:-1])
+            assert (await ask(node, b"", path="/health", method="GET")).status == 200
+            for client in clients:
+                await client.send(body[-1:])
+            return [(await client.answer()).status for client in clients]
+
+    with started("rash", tmp_path_factory.mktemp("rash") / "node", {"api": api}, healthy=False) as node:
+        statuses = asyncio.run(scene(node))
+    assert sorted(statuses) == [401] * 10 + [429] * (number - 10)
 
 
 @pytest.mark.parametrize("body", [b"", b"key", b"key=%ff%fe", b"other=x", b"key=" + b"x" * 60_000])

@@ -43,8 +43,8 @@ class Found:
         return found
 
 
-def doctor(folder: Path, *args: str, environ: Mapping[str, str] | None = None) -> Found:
-    """Run it with the configuration in `folder`, as the node there is run."""
+def doctor(folder: Path, *args: str, environ: Mapping[str, str] | None = None, without: tuple[str, ...] = ()) -> Found:
+    """Run it with the configuration in `folder`, as the node there is run; `without` these variables."""
     env = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -53,6 +53,7 @@ def doctor(folder: Path, *args: str, environ: Mapping[str, str] | None = None) -
         "VIIWORK_MESH_SECRET": SECRET,
         **(environ or {}),
     }
+    env = {name: value for name, value in env.items() if name not in without}
     command: list[str | Path] = [Path(sys.executable).with_name("viiwork"), "doctor"]
     command += ["--json", "--timeout", "30", "--config", folder / "viiwork.yaml", *args]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=100)

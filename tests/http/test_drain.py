@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from http_node import Answer, Node, ask, chat, connected, model, soon, started, streamed, until
 
+from viiwork_core.security.keys import digest_of, hash_text, new_token
+
 DRAIN = "/v1/drain"
 JSON = ("Content-Type", "application/json")
 LOCAL = ("Host", "127.0.0.1")
@@ -209,3 +211,26 @@ def test_a_node_that_is_drained_starts_again_in_its_process(tmp_path: Path) -> N
         assert (after["node_id"] != before, "draining" in after) == (True, False)
         until(node.ready, "its model is there again")
         assert asyncio.run(ask(node, chat("a"))).status == 200
+
+
+def test_with_api_keys_it_takes_the_operator_and_no_client(tmp_path: Path) -> None:
+    """A client's key drains nothing; the command shows the node's own token, also to the process that starts again."""
+    token = new_token()
+    key = ("Authorization", f"Bearer {token}")
+    keys = [{"name": "alice", "hash": hash_text(digest_of(token))}]
+    config = {"api": {"port": 0, "keys": keys}, "models": [model("a", parallel=1)]}
+    with started("vault", tmp_path / "node", config, healthy=False) as node:
+        for credentials in ((LOCAL, JSON), (LOCAL, JSON, key)):
+            status, told = write(node, "POST", b"{}", credentials)
+            assert (status, told["error"]["code"]) == (403, "forbidden")
+            assert "use the viiwork command there" in told["error"]["message"]
+        done = command(node, "drain", "--json")
+        assert (done.returncode, json.loads(done.stdout)["state"]) == (0, "drained"), done.stderr
+        assert asyncio.run(ask(node, chat("a"), headers=[key])).status == 503
+        undone = command(node, "undrain")
+        assert (undone.returncode, undone.stdout) == (0, "vault takes requests\n")
+        done = command(node, "drain", "--then", "restart")
+        assert (done.returncode, done.stderr.endswith("the node starts again\n")) == (0, True), done.stderr
+        node.port = int(node.events("starting")[-1]["api"].rpartition(":")[2])
+        until(lambda: asyncio.run(ask(node, chat("a"), headers=[key])).status == 200, "its model is there again")
+        assert asyncio.run(ask(node, chat("a"))).status == 401

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from http_node import Answer, Node, ask, chat, connected, script, soon, streamed
+from http_node import Answer, Node, ask, chat, connected, script, soon, started, streamed
 from prometheus_client.parser import text_string_to_metric_families
 
 Labels = dict[str, str]
@@ -139,6 +140,19 @@ def test_opencode_is_sent_where_it_came_from(node: Node, host: str, base: str | 
     answer = asyncio.run(scene())
     assert answer.status == 200
     assert json.loads(answer.body)["viiwork"]["api"] == (base or f"http://127.0.0.1:{node.port}/v1")
+
+
+def test_the_list_for_opencode_can_be_named_and_left_out(tmp_path: Path) -> None:
+    catalog = {"provider_id": "house", "provider_name": "The house", "base_url": "https://llm.example.org/v1"}
+    for number, (wanted, status) in enumerate(((catalog, 200), ({"enabled": False, "provider_id": "a b"}, 404))):
+        config = {"api": {"port": 0, "catalog": wanted}, "models": []}
+        with started("named", tmp_path / str(number), config) as node:
+            answer = got(node, "/api.json")
+            assert answer.status == status
+            if status == 200:
+                provider = json.loads(answer.body)["house"]
+                told = (provider["id"], provider["name"], provider["api"])
+                assert told == ("house", "The house", "https://llm.example.org/v1")
 
 
 def test_the_status_tells_of_the_machine_and_of_each_backend(node: Node) -> None:

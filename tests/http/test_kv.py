@@ -117,6 +117,8 @@ def test_an_operator_lists_counts_and_forgets(pair: tuple[Node, Node]) -> None:
     assert told["sent"] >= 1
     assert told["sent_bytes"] > 0
     assert one.model("m")["kv_share"]["sent"] >= 1
+    (link,) = one.get("/v1/status")["kv_share"]["links"]
+    assert (link["node"], link["sent"] >= 1, link["failed"], link["under_way"]) == (other.name, True, 0, 0)
     assert other.model("m")["kv_share"]["received"] >= 1
     assert "SENT" in command(one, "stats").stdout
 

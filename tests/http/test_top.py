@@ -63,6 +63,13 @@ def test_without_a_terminal_it_says_what_to_do(shared_node: Node) -> None:
     assert done.stderr == "viiwork top needs a terminal\nremedy: for scripts: viiwork top --once, or --json\n"
 
 
+def test_a_secret_that_is_none_is_said_at_once(shared_node: Node) -> None:
+    pytest.importorskip("textual")
+    terminal = Terminal(shared_node, 80, 24, VIIWORK_MESH_SECRET="nonsense")
+    terminal.until("VIIWORK_MESH_SECRET is not the standard base64")
+    assert terminal.process.wait(30) == 2
+
+
 def test_without_a_node(shared_node: Node, tmp_path: Path) -> None:
     (tmp_path / "viiwork.yaml").write_text(json.dumps({"node": {"state_dir": str(tmp_path / "state")}}))
     nobody = Node("none", tmp_path, shared_node.process)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,12 +19,14 @@ from viiwork_core.security.join_code import decode
 from viiwork_core.setup.answers import Answers, MeshAnswer
 from viiwork_core.setup.hardware import Hardware
 from viiwork_core.setup.layout import Layout, Line, gib, names, propose
-from viiwork_core.setup.meeting import SEEDS, Meeting, usual_address
+from viiwork_core.setup.meeting import SEEDS, Meeting, network_of, usual_address
 from viiwork_core.setup.neighbours import Surroundings
+from viiwork_core.setup.preflight import Wanted, port_finding, taken
 from viiwork_core.setup.scan import Recognised, Scan, scan
 from viiwork_core.setup.selection import on_cpu, sharing
 from viiwork_core.setup.service import Service
 
+PORT_MAX: Final = 65535
 Judge = Callable[[Sequence[Line]], Opinion]
 
 
@@ -34,6 +36,13 @@ class Dialogue:
     def __init__(self, prompts: Prompts, registry: Registry) -> None:
         self._ask = prompts
         self._registry = registry
+
+    def port(self, busy: Sequence[Wanted]) -> int:
+        """Another one for a use, in place of one that cannot be had everywhere it is wanted."""
+        first = busy[0]
+        free = (port for port in range(first.port + 1, PORT_MAX + 1) if not taken(_at_port(busy, port)))
+        question = f"Another port for {first.use}:"
+        return int(self._ask.text(question, str(next(free, "")), lambda text: _port_that_is_free(text, busy)))
 
     def models(self, answers: Answers, engines: dict[str, type[Engine]]) -> Scan | None:
         """The folder of models, and what lies in it."""
@@ -59,8 +68,7 @@ class Dialogue:
         return self._accepted(layout, hardware, judge)
 
     def _served(self, scanned: Scan) -> list[Recognised]:
-        titles = [f"{one.model.name} {gib(one.model.bytes)} {one.model.kind}" for one in scanned.usable]
-        choices = list(zip(titles, scanned.usable, strict=True))
+        choices = [(_title(one, scanned), one) for one in scanned.usable]
         return self._ask.tick("Which of them to serve?", choices) if choices else []
 
     def _called(self, found: Sequence[Recognised]) -> list[str]:
@@ -110,8 +118,8 @@ class Dialogue:
             line, name=name, context=context, parallel=parallel, gpus=gpus, gpus_per_backend=each, on_card=on_card
         )
 
-    def mesh(self, answer: MeshAnswer, seen: Surroundings) -> MeshAnswer:
-        """Which mesh, and by what."""
+    def mesh(self, answer: MeshAnswer, seen: Surroundings, earlier: Meeting | None = None) -> MeshAnswer:
+        """Which mesh, and by what. `earlier`: that which the machine is in, and may stay in."""
         for one in seen.neighbours:
             say(one.text(), indent="  ")
         for name, why in seen.silent.items():
@@ -124,7 +132,11 @@ class Dialogue:
             ("Start an open mesh, without one", "open"),
             ("No mesh: this machine alone", "alone"),
         ]
-        mode = self._ask.choose("The mesh:", choices, 0 if seen.neighbours else 1)
+        if earlier is not None:
+            choices.insert(0, (f"Keep the {earlier.mode} mesh {earlier.name}", "keep"))
+        mode = self._ask.choose("The mesh:", choices, 0 if seen.neighbours or earlier is not None else 1)
+        if mode == "keep":
+            return MeshAnswer(mode="keep")
         given: dict[str, object] = {"mode": mode}
         if mode == "join":
             say("`viiwork join-code` on a machine of the mesh prints the code. It is not shown here.")
@@ -138,15 +150,15 @@ class Dialogue:
     def _network(self, host: str, seen: Surroundings) -> str | None:
         """That in which the code's member was seen: it finds others too when that one is down. None: it was not."""
         for one in seen.neighbours:
-            if one.address.rpartition(":")[0].strip("[]") == host:
-                return min(self._registry.discovery(one.source).networks, default=one.source)
+            if one.host == host:
+                return network_of(one.source, self._registry)
         return None
 
     def address(self, meeting: Meeting) -> Meeting:
         """Where others reach this machine, when nothing that is installed can tell."""
-        if meeting.mode == "alone" or meeting.network != SEEDS or meeting.seeds:
+        if meeting.kept is not None or meeting.mode == "alone" or meeting.network != SEEDS or meeting.seeds:
             return meeting
-        say("No installed discovery finds other nodes: they join by code. At which address do they reach this machine?")
+        say("No discovery finds other nodes here: they join by code. At which address do they reach this machine?")
         default = meeting.advertise or usual_address()
         return replace(meeting, advertise=self._ask.text("Address:", default, as_check(_reader(OwnIp))))
 
@@ -180,9 +192,17 @@ class Dialogue:
         """In spite of problems."""
         return self._ask.agree("Go on all the same?", default=False)
 
-    def yes(self) -> bool:
+    def yes(self, *, start: bool) -> bool:
         """The one question after which something is changed."""
-        return self._ask.agree("Write these files and start the node?", default=False)
+        question = "Write these files and start the node?" if start else "Write these files?"
+        return self._ask.agree(question, default=False)
+
+
+def _title(one: Recognised, scanned: Scan) -> str:
+    """A model to choose. Where two have one name, where it lies says more than what it is."""
+    alike = sum(other.model.name == one.model.name for other in scanned.usable) > 1
+    about = one.model.path.relative_to(scanned.folder) if alike else one.model.kind
+    return f"{one.model.name} {gib(one.model.bytes)} {about}"
 
 
 def show_layout(lines: Sequence[Line], left_out: Mapping[str, str], opinion: Opinion) -> None:
@@ -221,6 +241,17 @@ def _whole(text: str) -> str:
     return (
         "" if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31 else "must be a whole number of 1 or more"
     )
+
+
+def _at_port(ports: Sequence[Wanted], port: int) -> list[Wanted]:
+    return [replace(one, port=port) for one in ports]
+
+
+def _port_that_is_free(text: str, busy: Sequence[Wanted]) -> str:
+    if _whole(text) or int(text) > PORT_MAX:
+        return f"must be a whole number of 1 to {PORT_MAX}"
+    why = [port_finding(one).what for one in taken(_at_port(busy, int(text)))]
+    return "; ".join(why)
 
 
 def _indices(text: str) -> tuple[int, ...]:

@@ -102,16 +102,21 @@ def _run(wishes: Wishes, locations: Locations) -> int:
         held = None if wishes.dry_run else stack.enter_context(Installation.held(locations))
         if held is not None and held.recovered:
             say(held.recovered)
-        wizard = Wizard(wishes, locations, load_plugins(os.environ), os.environ)
-        files, chosen, config = wizard.decide(held)
+        try:
+            wizard = Wizard(wishes, locations, load_plugins(os.environ), os.environ)
+            files, chosen, config = wizard.decide(held or Installation(locations))
+        except KeyboardInterrupt as error:  # between two questions
+            raise Cancelled from error
         if held is None:
             say("A dry run: nothing was changed.")
             return 0
-        if not wishes.scripted and not wizard.dialogue.yes():
+        if not wishes.scripted and not wizard.dialogue.yes(start=wishes.answers.start):
             raise Cancelled
-        _stop_earlier(held)
+        earlier = _earlier(held)
         held.write(files, chosen)
-        say(f"{len(files)} files are written.")
+        say("1 file is written." if len(files) == 1 else f"{len(files)} files are written.")
+        if earlier is not None:
+            earlier.stop(_show)
         if not wishes.answers.start:
             say("Nothing is started. To run the node:")
             click.echo(f"  {_command(locations, 'serve')}")
@@ -119,17 +124,18 @@ def _run(wishes: Wishes, locations: Locations) -> int:
         return _start(chosen, config, wishes.answers.wait)
 
 
-def _stop_earlier(held: Installation) -> None:
-    """The node of an earlier run holds the ports. That it is replaced was said by then."""
+def _earlier(held: Installation) -> Service | None:
+    """What keeps the node of an earlier run, which holds the ports. It is stopped once the new files are written: a
+    full disk must not leave a machine without a node."""
     found = held.manifest
-    if found is not None:
-        service(found.service, found.subject(held.locations)).stop(_show)
+    return None if found is None else service(found.service, found.subject(held.locations))
 
 
 def _start(chosen: Service, config: Config, within: int) -> int:
     try:
         chosen.start(_show)
         acceptance.wait_until_loaded(chosen, _show, deadline_s=float(within))
+        say("Asking each model, here and through other nodes; this can take some minutes.")
         verdict = acceptance.check(chosen, _show)
     except KeyboardInterrupt:
         say("Stopped waiting. The files are written, and what was started goes on; `viiwork uninstall` ends both.")
@@ -164,6 +170,9 @@ def _next_steps(chosen: Service, config: Config) -> Iterator[tuple[str, str]]:
         body = f'{{"model": "{config.models[0].name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
         kind = shlex.quote("Content-Type: application/json")
         yield "Ask it:", f"curl {url}/v1/chat/completions -H {kind} -d {shlex.quote(body)}"
+    else:
+        below = "" if locations.base == Path("/") else f" --root {shlex.quote(str(locations.base))}"
+        yield "It has no model of its own yet. To give it some:", f"viiwork init --replace --models DIR{below}"
     if config.mesh.network != "none":
         yield "The next machine joins with the code that this prints:", _command(locations, "join-code")
     yield "Is all well?", _command(locations, "doctor")

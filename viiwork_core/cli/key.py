@@ -7,11 +7,11 @@ from typing import Any, Final
 import click
 import msgspec
 
+from viiwork_core.cli import spreading
 from viiwork_core.cli.answer import asking, print_json, print_table
 from viiwork_core.cli.operator import Operator
-from viiwork_core.cli.spreading import spread, tell, timeout, wait
-from viiwork_core.errors import ConfigError
-from viiwork_core.security.keys import MAX_DAILY_TOKENS, MAX_WEIGHT, NAME, digest_of, hash_text, new_token
+from viiwork_core.errors import ConfigError, ViiworkError
+from viiwork_core.security.keys import MAX_DAILY_TOKENS, MAX_WEIGHT, NAME, NAME_REMEDY, digest_of, hash_text, new_token
 
 PATH: Final = "/v1/keys"
 
@@ -67,8 +67,8 @@ def _limits(command: Any) -> Any:
 @key.command()
 @click.argument("name")
 @_limits
-@timeout
-@wait
+@spreading.timeout
+@spreading.wait
 @asking
 def new(
     node: Operator,
@@ -88,14 +88,19 @@ def new(
     _check_name(name)
     token = new_token()
     limits = {"weight": weight, "daily_tokens": daily_tokens, "models": models}
-    node.ask("PUT", f"{PATH}/{name}", {"hash": hash_text(digest_of(token)), **limits})
-    # Before anything else can fail: nobody can tell it again.
+    made = node.ask("PUT", f"{PATH}/{name}", {"hash": hash_text(digest_of(token)), **limits})["key"]
+    # Whatever else fails: nobody can tell it again.
     if not as_json:
         click.echo(token)
-    info = spread(node, f"{PATH}/{name}", timeout, signed=True)
+    try:
+        info = spreading.spread(node, f"{PATH}/{name}", timeout, signed=True)
+    except ViiworkError:
+        if as_json:
+            print_json({**made, "token": token})
+        raise
     if as_json:
         print_json({**info, "token": token})
-    tell(info["members"], wait=wait, quiet=as_json, err=True)
+    spreading.tell(info["members"], wait=wait, quiet=as_json, err=True)
 
 
 @key.command()
@@ -114,21 +119,21 @@ def entry(name: str, weight: int, daily_tokens: int, models: list[str]) -> None:
 @key.command()
 @click.argument("name")
 @click.option("--open", "opens", is_flag=True, help="Also the last key: the API is open after that.")
-@timeout
-@wait
+@spreading.timeout
+@spreading.wait
 @asking
 def revoke(node: Operator, name: str, timeout: float, *, opens: bool, wait: bool, as_json: bool) -> None:
     """Let the key NAME count no more, on all nodes."""
     _check_name(name)
     node.ask("DELETE", f"{PATH}/{name}", {"open": opens})
-    info = spread(node, f"{PATH}/{name}", timeout, signed=True)
+    info = spreading.spread(node, f"{PATH}/{name}", timeout, signed=True)
     if as_json:
         print_json(info)
     else:
         click.echo(f"{name} is revoked")
-    tell(info["members"], wait=wait, quiet=as_json)
+    spreading.tell(info["members"], wait=wait, quiet=as_json)
 
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no name for a key", remedy="use 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise ConfigError(f"{name!r} is no name for a key", remedy=NAME_REMEDY)

@@ -15,19 +15,8 @@ PATH: Final = "/v1/kv"
 FORGET: Final = "/v1/kv/forget"
 
 _HELD: Final = ("SESSION", "MODEL", "WHERE", "TURN", "TOKENS", "MIB")
-_FIGURES: Final = (
-    "MODEL",
-    "STATE",
-    "SENT",
-    "FAILED",
-    "RECEIVED",
-    "IMPORTED",
-    "USELESS",
-    "SENT MIB",
-    "OF FILES",
-    "SEND S",
-    "IMPORT S",
-)
+_COUNTS: Final = ("MODEL", "STATE", "SENT", "FAILED", "RECEIVED", "IMPORTED", "USELESS")
+_SIZES: Final = ("MODEL", "SENT MIB", "OF FILES", "SEND S", "IMPORT S")
 _TURNS: Final = ("MODEL", "SWITCH", "WARM", "PARTLY", "COLD", "UNKNOWN")
 _MIB: Final = 1 << 20
 
@@ -94,22 +83,24 @@ def stats(node: Operator, *, as_json: bool) -> None:
     if not models:
         click.echo("no model of this node has kv_share")
         return
-    print_table([_FIGURES, *map(_figures, models)])
+    print_table([_COUNTS, *map(_counts, models)])
     for one in models:
         if reason := one.get("reason"):
             click.echo(f"{one['name']}: {reason}")
+    print_table([_SIZES, *map(_sizes, models)], before="\n")
     if rows := [row for one in models for row in _turns(one)]:
-        click.echo()
-        print_table([_TURNS, *rows])
+        print_table([_TURNS, *rows], before="\n")
 
 
-def _figures(one: dict[str, Any]) -> tuple[str, ...]:
+def _counts(one: dict[str, Any]) -> tuple[str, ...]:
     counted = ("sent", "failed", "received", "imported", "useless")
+    return one["name"], one["state"], *(str(one.get(figure, "-")) for figure in counted)
+
+
+def _sizes(one: dict[str, Any]) -> tuple[str, ...]:
     timed = ("send_seconds", "import_seconds")
     return (
         one["name"],
-        one["state"],
-        *(str(one.get(figure, "-")) for figure in counted),
         _mib(one["sent_bytes"]) if "sent_bytes" in one else "-",
         f"{one['sent_share']:.0%}" if "sent_share" in one else "-",
         *(f"{one[figure]:.1f}" if figure in one else "-" for figure in timed),

@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "kv": "kv:kv",
     "models": "status:models",
     "plugin": "plugin:plugin",
+    "prompts": "prompt_history:prompts",
     "serve": "serve:serve",
     "simulate": "simulate:simulate",
     "status": "status:status",

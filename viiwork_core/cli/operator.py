@@ -18,6 +18,7 @@ from viiwork_core.config.env_file import with_env_file
 from viiwork_core.config.running import dialled, running
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError, Unauthorized, ViiworkError
+from viiwork_core.security.keys import fault
 from viiwork_core.security.operator_token import HEADER as OPERATOR
 from viiwork_core.security.operator_token import read_operator_token
 from viiwork_core.security.secret import load_secret
@@ -139,19 +140,27 @@ class Operator:
 
     def _signature(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> list[tuple[str, str]]:
         """What proves to a node of a secured mesh that its secret is known here; nothing where none is set."""
-        if not self._environ.get(self._variable, "").strip():
-            return []
-        secret = load_secret(self._environ, variable=self._variable, open_mesh=False)
-        assert secret is not None, "the variable is set"
-        signer = Signer(secret.signature, node=f"viiwork-cli@{socket.gethostname()}", clock=SystemClock())
-        return signer.sign(method, path, headers, body)
+        signer = signer_of(self._environ, self._variable)
+        return [] if signer is None else signer.sign(method, path, headers, body)
+
+
+def signer_of(environ: Mapping[str, str], variable: str) -> Signer | None:
+    """Signs for who has the mesh's secret in that variable; None: it is not set. Raises ConfigError."""
+    if not environ.get(variable, "").strip():
+        return None
+    secret = load_secret(environ, variable=variable, open_mesh=False)
+    assert secret is not None, "the variable is set"
+    return Signer(secret.signature, node=f"viiwork-cli@{socket.gethostname()}", clock=SystemClock())
 
 
 def credentials(state_dir: Path | None) -> list[tuple[str, str]]:
     """What a command shows to a node with API keys: the node's own token, if this user may read it in `state_dir`, and
-    the key in VIIWORK_API_KEY."""
+    the key in VIIWORK_API_KEY. Raises ConfigError, without the key, for one that cannot be a key."""
     token = None if state_dir is None else read_operator_token(state_dir)
     key = os.environ.get(API_KEY, "").strip()
+    if key and (wrong := fault(key)) is not None:
+        # Not sent: what is no header would stand in the error of the library that says so.
+        raise ConfigError(f"{API_KEY} holds no API key: {wrong}", remedy="set it to what `viiwork key new` printed")
     shown = [(OPERATOR, token)] if token else []
     return [*shown, ("Authorization", f"Bearer {key}")] if key else shown
 

@@ -42,12 +42,12 @@ class Prompts:
     """Asks. All methods raise Cancelled."""
 
     def text(self, question: str, default: str = "", check: Check = lambda _: "") -> str:
-        """One line. What `check` says of it is shown until it says nothing."""
-        return str(_ask(questionary.text(question, default=default, validate=_validator(check), qmark="")))
+        """One line. What `check` says of it is told, and it is asked again, until it says nothing."""
+        return _until_well(lambda before: questionary.text(question, default=before, qmark=""), default, check)
 
     def secret(self, question: str, check: Check = lambda _: "") -> str:
-        """One line that is not shown."""
-        return str(_ask(questionary.password(question, validate=_validator(check), qmark="")))
+        """The same of a line that is not shown."""
+        return _until_well(lambda _: questionary.password(question, qmark=""), "", check)
 
     def choose(self, question: str, choices: Sequence[tuple[str, T]], default: int = 0) -> T:
         """One of several: by arrows and Enter."""
@@ -75,11 +75,14 @@ def _ask(question: questionary.Question) -> Any:
         raise Cancelled from error
 
 
-def _validator(check: Check) -> Callable[[str], bool | str]:
-    def validate(text: str) -> bool | str:
-        return check(text) or True
-
-    return validate
+def _until_well(ask: Callable[[str], questionary.Question], text: str, check: Check) -> str:
+    """Not by questionary's own validation: it shows one line, and cuts what is wider than the terminal."""
+    while True:
+        text = str(_ask(ask(text)))
+        said = check(text)
+        if not said:
+            return text
+        say(said, indent="  ")
 
 
 def _short(title: str) -> str:
@@ -90,13 +93,13 @@ def _short(title: str) -> str:
 
 
 def as_check(read: Callable[[str], object]) -> Check:
-    """What `read` says when it raises."""
+    """What `read` says when it raises, with the remedy."""
 
     def check(text: str) -> str:
         try:
             read(text)
         except ViiworkError as error:
-            return error.message
+            return f"{error.message}; {error.remedy}" if error.remedy else error.message
         except ValueError as error:
             return str(error)
         return ""

@@ -19,7 +19,7 @@ from viiwork_core.cli.prompts import Cancelled, Prompts, say
 from viiwork_core.config.schema import Config, NodeConfig
 from viiwork_core.contracts.capabilities import Recognizes
 from viiwork_core.contracts.doctor import Finding, Level
-from viiwork_core.errors import ConfigError
+from viiwork_core.errors import ConfigError, ViiworkError
 from viiwork_core.registry.registry import Registry
 from viiwork_core.setup import hardware
 from viiwork_core.setup.answers import Answers
@@ -27,9 +27,9 @@ from viiwork_core.setup.hardware import Hardware
 from viiwork_core.setup.installation import Installation
 from viiwork_core.setup.layout import Layout, Line
 from viiwork_core.setup.locations import Locations
-from viiwork_core.setup.meeting import Meeting, arrange
-from viiwork_core.setup.neighbours import Surroundings, look_around
-from viiwork_core.setup.preflight import clocks, preflight, wanted
+from viiwork_core.setup.meeting import SEEDS, Meeting, arrange, earlier_meeting
+from viiwork_core.setup.neighbours import Addresses, Surroundings, look_around, own_addresses
+from viiwork_core.setup.preflight import Wanted, clocks, port_finding, preflight, taken, wanted
 from viiwork_core.setup.proposal import Proposal
 from viiwork_core.setup.scan import Scan, recognisers, scan
 from viiwork_core.setup.selection import selected
@@ -57,11 +57,13 @@ class Wizard:
         self._wishes, self._answers = wishes, wishes.answers
         self._locations, self._registry, self._environ = locations, registry, environ
         self._engines = recognisers(registry)
+        self._earlier = earlier_meeting(locations.config, environ) if wishes.replace else None
+        self._deaf, self._own = frozenset[str](), frozenset[str]()
         self.dialogue = Dialogue(Prompts(), registry)
 
-    def decide(self, held: Installation | None) -> tuple[Sequence[WrittenFile], Service, Config]:
-        """What is to be written and started, after all of it was shown."""
-        self._preflight(held)
+    def decide(self, installation: Installation) -> tuple[Sequence[WrittenFile], Service, Config]:
+        """What is to be written and started, after all of it was shown. `installation`: what is here; only read."""
+        self._preflight(installation)
         machine = asyncio.run(hardware.look())
         _title("This machine")
         for line in machine.lines():
@@ -78,20 +80,55 @@ class Wizard:
         assert found.config is not None, "what has no configuration was refused"
         chosen = self._service(found, machine, scanned)
         files = (*proposal.files(self._locations.environment), *chosen.files())
-        _show(files, chosen, held)
+        _show(files, chosen, installation)
         return files, chosen, found.config
 
-    def _preflight(self, held: Installation | None) -> None:
+    def _preflight(self, installation: Installation) -> None:
         answers, mesh = self._answers, self._answers.mesh
-        in_mesh = mesh.mode != "alone" or not self._wishes.scripted
+        in_mesh = self._in_mesh()
         # Its own node holds the ports, and is stopped before the new one is started.
-        ours = held is not None and held.manifest is not None and self._wishes.replace
+        ours = self._wishes.replace and installation.manifest is not None
         ports = [] if ours else wanted(answers.api, mesh, in_mesh=in_mesh)
-        looks = preflight(self._locations, self._engines, ports, in_mesh=in_mesh, replace=self._wishes.replace)
         _title("Before anything else")
-        found = asyncio.run(looks)
+        addresses = self._addresses() if in_mesh else {}
+        self._deaf = frozenset(name for name, told in addresses.items() if isinstance(told, ViiworkError))
+        self._own = frozenset(told for told in addresses.values() if isinstance(told, str))
+        found = asyncio.run(
+            preflight(
+                *(self._locations, self._engines, ports),
+                in_mesh=in_mesh,
+                replace=self._wishes.replace,
+                addresses=addresses,
+            )
+        )
         _tell(found)
-        self._stop_at([one for one in found if one.level is Level.PROBLEM])
+        problems = [one for one in found if one.level is Level.PROBLEM]
+        if not self._wishes.scripted and (busy := taken(ports)):
+            told = [port_finding(one) for one in busy]
+            problems = [one for one in problems if one not in told]
+            self._other_ports(busy)
+        self._stop_at(problems)
+
+    def _other_ports(self, busy: Sequence[Wanted]) -> None:
+        """In place of those that others have."""
+        for key in sorted({one.key for one in busy}):
+            block, _, name = key.partition(".")
+            changed = {name: self.dialogue.port([one for one in busy if one.key == key])}
+            answer = getattr(self._answers, block).model_copy(update=changed)
+            self._answers = self._answers.model_copy(update={block: answer})
+
+    def _in_mesh(self) -> bool:
+        """Whether it may be in one: a person has not said yet."""
+        mode = self._answers.mesh.mode or ("alone" if self._earlier is None else "keep")
+        return mode != "alone" or not self._wishes.scripted
+
+    def _addresses(self) -> Addresses:
+        """What the discoveries say, where it is they who may find the others."""
+        mesh = self._answers.mesh
+        if self._wishes.scripted and (mesh.network == SEEDS or mesh.seeds or mesh.mode in {"join", "keep"}):
+            return {}
+        with tempfile.TemporaryDirectory(prefix="viiwork-") as folder:
+            return asyncio.run(own_addresses(self._registry, Path(folder)))
 
     def _stop_at(self, problems: Sequence[Finding]) -> None:
         """A script stops, and a person decides."""
@@ -138,16 +175,22 @@ class Wizard:
         _title("Nodes nearby")
         say("Looking for some seconds...", indent="  ")
         with tempfile.TemporaryDirectory(prefix="viiwork-") as folder:
-            seen = asyncio.run(look_around(self._registry, Path(folder)))
+            seen = asyncio.run(look_around(self._registry, Path(folder), without=self._deaf, own=self._own))
         _tell(clocks(seen.neighbours))
         return seen
 
     def _meeting(self, seen: Surroundings) -> Meeting:
-        answer = self._answers.mesh
+        answer, earlier = self._answers.mesh, self._earlier
+        made = partial(arrange, environ=self._environ, registry=self._registry, deaf=self._deaf)
         if self._wishes.scripted:
-            return arrange(answer, self._environ, self._registry)
-        answer = self.dialogue.mesh(answer, seen)
-        return self.dialogue.address(arrange(answer, self._environ, self._registry))
+            meeting = made(answer, earlier=earlier)
+        else:
+            answer = self.dialogue.mesh(answer, seen, earlier)
+            # Whoever chooses a new secret gets one.
+            meeting = self.dialogue.address(made(answer, earlier=earlier if answer.mode == "keep" else None))
+        if earlier is not None and (meeting.mode, meeting.secret) != (earlier.mode, earlier.secret):
+            say(f"This machine leaves the {earlier.mode} mesh {earlier.name}; mode keep would keep it.", indent="  ")
+        return meeting
 
     def _name(self) -> str:
         name = self._answers.node.name or NodeConfig.model_fields["name"].get_default(call_default_factory=True)
@@ -159,8 +202,9 @@ class Wizard:
 
     def _service(self, found: Opinion, machine: Hardware, scanned: Scan | None) -> Service:
         kinds = available(self._locations)
-        config, wanted = found.config, self._answers.service
+        config = found.config
         assert config is not None, "what has no configuration was refused"
+        wanted: str | None = self._answers.service
         if wanted is None:
             wanted = (kinds[0] if self._wishes.scripted else self.dialogue.service(kinds)).name
         paths = [model.path for model in config.models if model.path is not None]
@@ -217,10 +261,10 @@ def _tell_scan(scanned: Scan) -> None:
         say(f"passed over: {line}", indent="  ")
 
 
-def _show(files: Sequence[WrittenFile], chosen: Service, held: Installation | None) -> None:
+def _show(files: Sequence[WrittenFile], chosen: Service, installation: Installation) -> None:
     """Every file whole, its secrets masked. Not wrapped: it is what will stand there."""
     _title("What will be written")
-    kept = set(held.in_the_way(files)) if held is not None else set()
+    kept = set(installation.in_the_way(files))
     for file in files:
         note = "; what stands there now is kept beside it" if file.path in kept else ""
         click.echo(f"\n--- {file.path} (mode {file.mode:04o}{note})")

@@ -30,7 +30,8 @@ NOT_BUILT: tuple[Location, ...] = (
     ("pipelines",),
     ("update",),
     ("viiwork_parrot",),
-    ("api", "catalog"),
+    ("api", "catalog", "upstream"),
+    ("api", "catalog", "upstream_ttl"),
 )
 """Keys that people bring along and that mean nothing here yet: a warning each, no error."""
 

@@ -10,6 +10,8 @@ import msgspec
 
 from viiwork_core.errors import ConfigError
 
+FILE: Final = "node.json"
+
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # dialled as loopback, never bound
 
 
@@ -29,7 +31,7 @@ class Running(msgspec.Struct, frozen=True):
 
 def running(state_dir: Path) -> Running:
     """The node of that folder. Raises ConfigError when none runs; one that was killed leaves its file behind."""
-    path = state_dir / "node.json"
+    path = state_dir / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=Running)
     except FileNotFoundError:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 from viiwork_core.config import paths
 from viiwork_core.config.api_key import ApiKeyConfig
 from viiwork_core.config.blocks import Block, OpenBlock, misplaced
+from viiwork_core.config.catalog import CatalogConfig
 from viiwork_core.config.model import KvShareConfig, ModelConfig
 from viiwork_core.config.problems import SourceMap
 from viiwork_core.config.telemetry import TelemetryConfig
@@ -37,6 +38,7 @@ from viiwork_core.config.values import (
     Variable,
     Word,
 )
+from viiwork_core.security.keys import MAX_KEYS
 
 __all__ = [
     "ActivityConfig",
@@ -62,11 +64,11 @@ def _full(value: object) -> object:
     return value
 
 
-def _off(value: object) -> object:
+def _kept(value: object) -> object:
     """YAML reads a bare off as false."""
-    if value is False or value == "off":
-        return "off"
-    raise ValueError("must be off: texts of requests are not kept yet")
+    if value is False or value in ("off", "sizes", "full"):
+        return value or "off"
+    raise ValueError("must be off, sizes or full")
 
 
 def _at_least_one_or_default(value: int) -> int:
@@ -120,7 +122,12 @@ class ApiConfig(Block):
     X-Viiwork-Stream-Wait: 1."""
 
     cors: CorsConfig = Field(default_factory=CorsConfig)
-    keys: Tuple[ApiKeyConfig] = ()
+    """Which web pages may use the API. Default: this machine's."""
+
+    catalog: CatalogConfig = Field(default_factory=CatalogConfig)
+    """How OpenCode's list of models calls this node. Default: viiwork."""
+
+    keys: Annotated[Tuple[ApiKeyConfig], Field(max_length=MAX_KEYS)] = ()
     """Keys of which every client of this node must show one. They count beside those of `viiwork key new`, which all
     nodes of a mesh have. Empty, and none of those: the API is open. Read again by SIGHUP. Not in an open mesh."""
 
@@ -253,11 +260,13 @@ class GpuConfig(Block):
 class ActivityConfig(Block):
     """What the node remembers of what it did, in memory only."""
 
-    prompts: Annotated[Literal["off"], BeforeValidator(_off)] = "off"
-    """Whether texts of requests and answers are kept. Only off is built."""
+    prompts: Annotated[Literal["off", "sizes", "full"], BeforeValidator(_kept)] = "off"
+    """What is kept of the requests of this node's clients, for its operator (docs/privacy.md). sizes: how many
+    messages, characters and tokens. full: also the texts of requests and answers, up to 50,000 characters each."""
 
     prompt_history: Annotated[int, Field(le=1_000_000), AfterValidator(_at_least_one_or_default)] = _PROMPT_HISTORY
-    """Requests whose texts are kept, if prompts says that they are. Below 1: the default."""
+    """Requests of which that is kept, and their texts as far as 64 MiB hold them; the oldest goes first. Below 1: the
+    default."""
 
     event_history: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
     """Events that are kept; the oldest goes first."""

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
 
 import structlog
 
 from viiwork_core.clock import Clock
 from viiwork_core.errors import AliasRefused, InvalidRequest, NotFound
-from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.aliases import MAX_LIVE, MAX_NAMES, NAME, Write
+from viiwork_core.mesh.alias_table import ALIASES, MAX_LIVE, MAX_NAMES, NAME, AliasWrite
 from viiwork_core.mesh.book import Book
 from viiwork_core.mesh.table import MAX_VERSION, Change
+from viiwork_core.mesh.table_store import TableStore
+
+FILE: Final = "aliases.json"
 
 _log = structlog.get_logger("viiwork.mesh")
 
 
-class AliasBook(Book[Write]):
+def alias_store(state_dir: Path) -> TableStore[AliasWrite]:
+    """The file of a node's aliases."""
+    return TableStore(state_dir / FILE, ALIASES)
+
+
+class AliasBook(Book[AliasWrite]):
     """On the data loop. A write is on disk before anybody sees it."""
 
     def __init__(
         self,
-        store: AliasStore,
+        store: TableStore[AliasWrite],
         *,
         node: str,
         clock: Clock,
         known: Callable[[str], bool],
         served: Callable[[str], bool],
-        tell: Callable[[Change[Write]], None],
+        tell: Callable[[Change[AliasWrite]], None],
     ) -> None:
         """`known`: whether a real model of the mesh has this name; `served`: whether one could serve it now."""
         super().__init__(store, node=node, clock=clock)
@@ -106,17 +115,17 @@ class AliasBook(Book[Write]):
         if version > MAX_VERSION:
             raise AliasRefused(f"the versions of alias {name} are used up", remedy="choose another name")
         try:
-            write = Write(version, self._node, self._now(), target, fallbacks, deleted)
+            write = AliasWrite(version, self._node, self._now(), target, fallbacks, deleted)
         except ValueError as error:
             raise InvalidRequest(f"alias {name}: {error}") from error
         await self._write(name, write)
 
-    def _told(self, change: Change[Write]) -> None:
+    def _told(self, change: Change[AliasWrite]) -> None:
         self._log(change)
         self._tell(change)
 
     @staticmethod
-    def _log(change: Change[Write]) -> None:
+    def _log(change: Change[AliasWrite]) -> None:
         if change.now is None:
             _log.info("alias forgotten", name=change.name)
         elif change.changed:

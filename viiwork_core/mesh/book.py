@@ -35,6 +35,7 @@ class Book(ABC, Generic[W]):
         self._generation = 0
         self._changed: dict[str, int] = {}
         self._digests: OrderedDict[str, int] = OrderedDict()
+        self._partly: OrderedDict[str, None] = OrderedDict()
 
     async def open(self) -> None:
         """Read the file. Raises ConfigError."""
@@ -83,6 +84,16 @@ class Book(ABC, Generic[W]):
     def contains(self, digest: str) -> bool:
         """Whether a member's table with this digest has nothing that this node does not have, or has had."""
         return digest in self._digests
+
+    def understands(self, digest: str) -> bool:
+        """Whether, besides, all of that table could be read here."""
+        return self.contains(digest) and digest not in self._partly
+
+    def note_refused(self, *digests: str) -> None:
+        """A member's table with these digests has something that cannot be read here, as of a later version."""
+        self._partly.update(dict.fromkeys(digests))
+        while len(self._partly) > DIGESTS:
+            self._partly.popitem(last=False)
 
     def reached(self, name: str, digest: str | None) -> bool:
         """Whether a member whose table has this digest has what this node knows of a name."""

@@ -22,7 +22,6 @@ from msgspec import Meta
 from viiwork_core.errors import BackendFailed
 
 PATH: Final = "/v1/mesh/greeting"
-MODES: Final = frozenset({"secured", "open", "none"})
 
 Verdict = Literal["", "mesh mode mismatch", "other secret", "other mesh name", "clock skew"]
 

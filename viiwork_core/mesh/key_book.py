@@ -14,10 +14,10 @@ from viiwork_core.mesh.book import Book
 from viiwork_core.mesh.key_table import KEYS, MAX_NAMES, KeyWrite, limits
 from viiwork_core.mesh.table import MAX_VERSION, Change
 from viiwork_core.mesh.table_store import TableStore
-from viiwork_core.security.keys import NAME, ApiKey
+from viiwork_core.security.keys import MAX_KEYS, NAME, NAME_REMEDY, ApiKey
 
 FILE: Final = "keys.json"
-MAX_LIVE: Final = 256
+MAX_LIVE: Final = MAX_KEYS
 """Keys that count, as far as a write of this node's may bring them."""
 
 _log = structlog.get_logger("viiwork.keys")
@@ -47,8 +47,7 @@ class KeyBook(Book[KeyWrite]):
     async def create(self, key: ApiKey) -> bool:
         """Let a key count; whether that is news. Raises InvalidRequest for what is no key, KeyConflict."""
         if not NAME.fullmatch(key.name):
-            remedy = "use 1 to 64 of A-Z a-z 0-9 . _ -, the first no . or -"
-            raise InvalidRequest(f"{key.name[:80]!r} is no name for a key", remedy=remedy)
+            raise InvalidRequest(f"{key.name[:80]!r} is no name for a key", remedy=NAME_REMEDY)
         async with self._turn:
             head = self._head(key.name)
             if head is not None and not head.deleted:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import aiohttp
 import msgspec
@@ -28,6 +30,13 @@ EVENT_STREAM: Final = "text/event-stream"
 
 _IDLE_S = 4.0
 """How long a pooled connection is kept unused: less than the servers here keep theirs, so that none is found dead."""
+
+LOST_S: Final = 10
+"""Seconds for which nothing may arrive of what was sent before a connection counts as broken: a cable that is pulled,
+or a machine that has lost its power, says nothing. What is behind a connection that was kept is no exception."""
+
+# TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME, of netinet/tcp.h on macOS, seconds.
+_LOST = {"linux": (18, LOST_S * 1000), "darwin": (0x80, LOST_S)}.get(sys.platform)
 
 _BIG_BODY = 1 << 20
 _READ = 1 << 16
@@ -81,7 +90,10 @@ class Links:
     async def __aenter__(self) -> Self:
         self._opened = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=_IDLE_S, local_addr=(self._source, 0) if self._source else None
+                limit=0,
+                keepalive_timeout=_IDLE_S,
+                local_addr=(self._source, 0) if self._source else None,
+                socket_factory=_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=FORWARD_CONNECT_S),
@@ -268,6 +280,14 @@ def api_of(member: Member) -> str:
     """ip:port of a member's API."""
     host = f"[{member.host}]" if ":" in member.host else member.host
     return f"{host}:{member.api_port}"
+
+
+def _socket(place: tuple[int, int, int, str, Any]) -> socket.socket:
+    """A socket for a connection there."""
+    one = socket.socket(*place[:3])
+    if _LOST is not None:
+        one.setsockopt(socket.IPPROTO_TCP, *_LOST)
+    return one
 
 
 def _wall(date: str | None) -> float | None:

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
+from viiwork_core.security.allowance import MAX_TOKENS
 
 MAX_BYTES: Final = 1 << 20
 LONGEST_SILENCE: Final = 86_400.0
@@ -36,7 +37,7 @@ _Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9.
 _Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 _Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
-_Tokens = Annotated[int, Meta(ge=0, le=1 << 50)]
+_Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 class KvReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,6 +15,8 @@ from viiwork_core.mesh.member import Member
 from viiwork_core.observe.events import plain
 
 LONGEST: Final = 300
+MOST_LINKS: Final = 256
+"""Members that a node tells of having sent caches to."""
 
 _Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 _Figure = Annotated[float, Meta(ge=0, le=1e12)]
@@ -88,6 +90,16 @@ class ImportsStatus(_Words, omit_defaults=True):
     unknown: _Count = 0
 
 
+class LinkStatus(_Words, omit_defaults=True):
+    """Caches that went from one node to another."""
+
+    node: str
+    sent: _Count = 0
+    failed: _Count = 0
+    sent_bytes: _Count = 0
+    under_way: _Count = 0
+
+
 class KvShareStatus(_Words, omit_defaults=True):
     """Caches that were sent, and imported."""
 
@@ -95,6 +107,7 @@ class KvShareStatus(_Words, omit_defaults=True):
     failed: _Count | None = None
     dropped: _Count | None = None
     sent_bytes: _Count | None = None
+    links: Annotated[list[LinkStatus], Meta(max_length=MOST_LINKS)] = []
     imports: Annotated[list[ImportsStatus], Meta(max_length=1024)] = []
 
 

@@ -66,7 +66,7 @@ class TableExchange(Generic[W]):
 
     async def _fetch(self, member: Member, digest: str) -> None:
         try:
-            digests = await self._pages(member)
+            digests = await self._pages(member, digest)
             # The member had the table of the hint before it was asked, so it is in what came.
             await self._book.merge(self._book.text.table(), digest, *digests)
         except ViiworkError as error:
@@ -76,13 +76,16 @@ class TableExchange(Generic[W]):
         finally:
             self._fetching.discard(digest)
 
-    async def _pages(self, member: Member) -> set[str]:
-        """Merge all pages as they come. Returns the digest that they bear, if it is the same on each."""
+    async def _pages(self, member: Member, hint: str) -> set[str]:
+        """Merge all pages as they come. Returns the digest that they bear, if it is the same on each. `hint`: the one
+        of the member's report."""
         after, digests = "", set[str]()
         for _ in range(PAGES):
             path = f"{self._path}&after={quote(after)}" if after else self._path
             page, table, refused = self._book.text.read_page(await self._links.get_json_bytes(member, path, PAGE_S))
             self._complain(member, refused)
+            if refused:
+                self._book.note_refused(hint, page.digest)
             await self._book.merge(table)
             digests.add(page.digest)
             if page.next is None:

@@ -1,14 +1,14 @@
-"""The file of a node's table: read at the start, and written whole: a crash leaves the old one or the new."""
+"""The file of a node's table: read at the start, and written whole."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Generic
 
 from viiwork_core.errors import ConfigError, ViiworkError
 from viiwork_core.mesh.table import Table, W
 from viiwork_core.mesh.table_text import TableText
+from viiwork_core.whole_file import write_whole
 
 
 class TableStore(Generic[W]):
@@ -39,27 +39,3 @@ class TableStore(Generic[W]):
         except OSError as error:
             what = f"the {self.text.field} cannot be written to {self.path}: {error.strerror}"
             raise ViiworkError(what, remedy="make room there, or make it writable") from error
-
-
-def write_whole(path: Path, text: bytes) -> None:
-    """Replace a file in one step, readable by its owner alone. Raises OSError; then the old one is still there."""
-    fresh = path.with_suffix(".new")
-    with open(fresh, "wb", opener=_private) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    _sync(path.parent)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _sync(folder: Path) -> None:
-    """Put a rename on disk."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

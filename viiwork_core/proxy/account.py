@@ -180,7 +180,7 @@ def told(account: Account, node: str, why: Why) -> dict[str, Any]:
         cached_tokens=usage.cached,
         completion_tokens=usage.completion,
         status=account.end.status if account.end else None,
-        reason=_ours(account.end.reason) if account.end and account.end.reason else None,
+        reason=in_our_words(account.end.reason) if account.end and account.end.reason else None,
         total_ms=_ms(account.end.seconds) if account.end else None,
     )
 
@@ -262,11 +262,11 @@ def _candidate(place: Candidate, query: Query, rank: int | None, price: float | 
 
 
 def _try(one: Try) -> dict[str, Any]:
-    return {"place": one.place, "ms": _ms(one.seconds), "reason": _ours(one.reason)}
+    return {"place": one.place, "ms": _ms(one.seconds), "reason": in_our_words(one.reason)}
 
 
-def _ours(reason: str) -> str:
-    """A reason in the node's words alone."""
+def in_our_words(reason: str) -> str:
+    """A reason in the node's words alone: some engines quote what they were asked."""
     return _ENGINE_SAYS.sub("", reason)[:LONGEST_REASON]
 
 

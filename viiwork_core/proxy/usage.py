@@ -23,6 +23,9 @@ PLAIN = 4 * 1024 * 1024
 HEAD = 4 * 1024
 """Bytes of a stream's beginning that are kept."""
 
+MOST_TOKENS = 1 << 40
+"""An engine that says more, or less than none, says nothing: sums of such figures would harm all that is counted."""
+
 
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
@@ -150,9 +153,18 @@ def _read(text: bytes) -> Usage | None:
         return None
     if answer.timings is not None and answer.timings.prompt_n is not None:
         cached = answer.timings.cache_n or 0
-        return Usage(answer.timings.prompt_n + cached, cached, answer.timings.predicted_n)
+        return _possible(Usage(answer.timings.prompt_n + cached, cached, answer.timings.predicted_n))
     usage = answer.usage or _inner(answer.response) or _inner(answer.message)
-    return None if usage is None else _counts(usage)
+    return None if usage is None else _possible(_counts(usage))
+
+
+def _possible(usage: Usage) -> Usage:
+    """The same without figures that cannot be."""
+    prompt, cached, completion = (
+        count if count is not None and 0 <= count <= MOST_TOKENS else None
+        for count in (usage.prompt, usage.cached, usage.completion)
+    )
+    return Usage(prompt, cached, completion)
 
 
 def _inner(raw: msgspec.Raw) -> _Usage | None:

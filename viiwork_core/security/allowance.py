@@ -7,12 +7,13 @@ has told before and tells now the greater one holds, also when it has left. A da
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from viiwork_core.clock import Clock
 from viiwork_core.errors import AllowanceSpent
@@ -20,13 +21,17 @@ from viiwork_core.security.keys import ApiKey
 
 DAY_S: Final = 86_400
 MAX_NODES: Final = 1024
-"""Other nodes whose counts of today are kept, and keys of one that are."""
+"""Other nodes whose counts of a day are kept, and keys of one that are."""
 
-_Counts = Annotated[dict[str, Annotated[int, Meta(ge=0, le=1 << 53)]], Meta(max_length=MAX_NODES)]
+MAX_DAYS: Final = 3
+MAX_TOKENS: Final = 1 << 50
+"""Of one key on one node and day: over the largest allowance there may be."""
+
+_Counts = Annotated[dict[str, Annotated[int, Meta(ge=0, le=MAX_TOKENS)]], Meta(max_length=MAX_NODES)]
 
 
-class Spent(msgspec.Struct, frozen=True):
-    """All that is known of one day."""
+class Spent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that is known of one day, and of some before it."""
 
     day: Annotated[int, Meta(ge=0)]
     """Since the beginning of 1970."""
@@ -37,61 +42,86 @@ class Spent(msgspec.Struct, frozen=True):
     others: Annotated[dict[str, _Counts], Meta(max_length=MAX_NODES)] = {}
     """By node and key, what ran there."""
 
+    past: Annotated[tuple[Spent, ...], Meta(max_length=MAX_DAYS)] = ()
+    """Days that were left, the last one last."""
+
+
+class _Day:
+    """What was used on one day."""
+
+    def __init__(self) -> None:
+        self.own: Counter[str] = Counter()
+        self.others: dict[str, dict[str, int]] = {}
+        self.all: Counter[str] = Counter()
+
+    def spend(self, key: str, tokens: int) -> None:
+        if key not in self.own and len(self.own) >= MAX_NODES:
+            return
+        # Other nodes refuse a report with a figure that cannot be.
+        more = min(max(tokens, 0), MAX_TOKENS - self.own[key])
+        self.own[key] += more
+        self.all[key] += more
+
+    def heard(self, node: str, tokens: Mapping[str, int]) -> bool:
+        """Whether there is news."""
+        if node not in self.others and len(self.others) >= MAX_NODES:
+            return False
+        known, before = self.others.setdefault(node, {}), self.all.total()
+        for key, count in tokens.items():
+            if (more := count - known.get(key, 0)) > 0:
+                known[key] = count
+                self.all[key] += more
+        return self.all.total() != before
+
 
 class Allowance:
-    """On one thread."""
+    """On one thread.
+
+    Clocks are set, also back: a machine without one of its own begins in another year and is told the date later. So a
+    day that was left is kept for a while, and goes on where it was when it comes again.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._day = self._today()
-        self._own: Counter[str] = Counter()
-        self._others: dict[str, dict[str, int]] = {}
-        self._all: Counter[str] = Counter()
+        self._days: OrderedDict[int, _Day] = OrderedDict()
         self.changes = 0
         """Grows with every change."""
 
     def _today(self) -> int:
         return int(self._clock.wall() // DAY_S)
 
-    def _turn(self) -> int:
-        """Begin anew when the day is another one."""
-        today = self._today()
-        if today != self._day:
-            self._day = today
-            self._own, self._others, self._all = Counter(), {}, Counter()
+    def _of(self, day: int) -> _Day:
+        """That day, which is the last to be forgotten now."""
+        found = self._days.get(day)
+        if found is None:
+            found = self._days[day] = _Day()
             self.changes += 1
-        return today
+        if next(reversed(self._days)) != day:
+            self._days.move_to_end(day)
+            self.changes += 1
+        while len(self._days) > MAX_DAYS:
+            self._days.popitem(last=False)
+        return found
 
     def spend(self, key: str, tokens: int) -> None:
-        """A request of this key has used so many tokens on this node."""
-        self._turn()
-        if key not in self._own and len(self._own) >= MAX_NODES:
-            return
-        self._own[key] += tokens
-        self._all[key] += tokens
+        """A request of this key has used so many tokens on this node; fewer than none count as none."""
+        self._of(self._today()).spend(key, tokens)
         self.changes += 1
 
     def heard(self, node: str, day: int, tokens: Mapping[str, int]) -> None:
         """Another node tells what it has counted. Of another day than this node's it means nothing."""
-        if day != self._turn() or (node not in self._others and len(self._others) >= MAX_NODES):
-            return
-        known = self._others.setdefault(node, {})
-        for key, count in tokens.items():
-            if (more := count - known.get(key, 0)) > 0:
-                known[key] = count
-                self._all[key] += more
-                self.changes += 1
+        if day == self._today() and self._of(day).heard(node, tokens):
+            self.changes += 1
 
     def used(self, key: str) -> int:
         """Tokens of today, as far as this node has heard."""
-        self._turn()
-        return self._all[key]
+        return self._of(self._today()).all[key]
 
     def check(self, key: ApiKey) -> None:
         """Raises AllowanceSpent, until midnight UTC, when a key has used all its tokens."""
         if not key.daily_tokens or self.used(key.name) < key.daily_tokens:
             return
-        left = (self._day + 1) * DAY_S - self._clock.wall()
+        left = (self._today() + 1) * DAY_S - self._clock.wall()
         raise AllowanceSpent(
             f"API key {key.name} has used its {key.daily_tokens} tokens of today",
             remedy="wait until midnight UTC",
@@ -100,19 +130,26 @@ class Allowance:
 
     def own(self) -> tuple[int, Mapping[str, int]]:
         """The day, and what ran here: what the others are told."""
-        return self._turn(), self._own
+        today = self._today()
+        return today, self._of(today).own
 
     # Across a restart
 
     def spent(self) -> Spent:
-        """What is to be kept."""
-        return Spent(self._turn(), dict(self._own), {node: dict(known) for node, known in self._others.items()})
+        """What is to be kept: today, and the days before it that are."""
+        self._of(self._today())
+        *past, today = (
+            Spent(number, dict(day.own), {node: dict(known) for node, known in day.others.items()})
+            for number, day in self._days.items()
+        )
+        return replace(today, past=tuple(past))
 
     def restore(self, spent: Spent) -> None:
-        """Take up what was kept, if it is of today."""
-        if spent.day != self._turn():
-            return
-        for key, count in spent.own.items():
-            self.spend(key, count)
-        for node, known in spent.others.items():
-            self.heard(node, spent.day, known)
+        """Take up what was kept. What is not of today waits for its day."""
+        for one in (*spent.past, spent):
+            day = self._of(one.day)
+            for key, count in one.own.items():
+                day.spend(key, count)
+            for node, known in one.others.items():
+                day.heard(node, known)
+        self.changes += 1

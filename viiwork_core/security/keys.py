@@ -25,11 +25,17 @@ RANDOM_BYTES: Final = 32
 CHECK_BYTES: Final = 4
 TOKEN_LENGTH: Final = len(PREFIX) + (RANDOM_BYTES + CHECK_BYTES) * 4 // 3
 
+MAX_KEYS: Final = 256
+"""Keys of one list: of a configuration, or of the table that all nodes have. What each uses is counted and told to all
+nodes, and there is an end to that as well."""
+
 MAX_WEIGHT: Final = 1000
 MAX_DAILY_TOKENS: Final = 10**15
 MAX_MODELS: Final = 64
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+NAME_REMEDY: Final = "use 1 to 64 of A-Z a-z 0-9 . _ -, the first no . or -"
+
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TOKEN: Final = re.compile(re.escape(PREFIX) + f"[A-Za-z0-9_-]{{{TOKEN_LENGTH - len(PREFIX)}}}")
 

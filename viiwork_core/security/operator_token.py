@@ -6,10 +6,11 @@ of root, need no API key then.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
+
+from viiwork_core.whole_file import write_whole
 
 HEADER: Final = "X-Viiwork-Operator"
 NAME: Final = "operator.token"
@@ -18,13 +19,8 @@ _MOST: Final = 128
 
 def write_operator_token(state_dir: Path) -> str:
     """Make a token, and the file for it."""
-    token, path = secrets.token_urlsafe(32), state_dir / NAME
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    # Never readable for others, not even for a moment.
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token)
-    fresh.replace(path)
+    token = secrets.token_urlsafe(32)
+    write_whole(state_dir / NAME, token.encode(), settled=False)
     return token
 
 

@@ -51,7 +51,8 @@ def load_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -
 
 
 def read_secret(environ: Mapping[str, str], *, variable: str, open_mesh: bool) -> bytes | None:
-    """The secret itself: 32 bytes, from standard base64. None: the mesh is open. For a join code alone.
+    """The secret itself: 32 bytes, from standard base64. None: the mesh is open. For what hands it on: a join code,
+    and a setup that keeps it.
 
     Raises ConfigError, naming the variable, when neither or both of a secret and an open mesh are configured, and
     when the value is malformed. The value itself is never part of the text.

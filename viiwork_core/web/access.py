@@ -5,6 +5,7 @@ is judged by its Origin and Host (security/origins). With keys, who shows none i
 
 - on paths that tell nothing or prove their callers themselves: see OPEN, and `greetings`;
 - a member or the operator of a secured mesh, whose signature is looked at here, or by the handler that has the body;
+- a question to a model that the operator of a secured mesh has signed, whose body is read here: it is a small one;
 - the viiwork command on the node's machine, which shows the token that the node has left in its state folder.
 
 Where the key of a request is known, its ApiKey stands in the scope under SCOPE_KEY.
@@ -13,15 +14,15 @@ Where the key of a request is known, its ApiKey stands in the scope under SCOPE_
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from viiwork_core.errors import Forbidden, KeyRefused, ViiworkError
+from viiwork_core.errors import BodyTooLarge, Forbidden, KeyRefused, ViiworkError
 from viiwork_core.mesh.greeting import PATH as GREETING
 from viiwork_core.proxy.headers import Raw, first
-from viiwork_core.proxy.request import Receive, Scope, Send, request_id
+from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, read_body, request_id
 from viiwork_core.security.keys import SCOPE_KEY, ApiKey, KeyRing
 from viiwork_core.security.logins import Guesses, Logins
 from viiwork_core.security.operator_token import HEADER as OPERATOR
@@ -47,6 +48,9 @@ PROGRAMS: Final = ("/v1/models", "/v1/model/info", "/api.json", "/health", "/met
 
 _READ: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _MOST_COOKIES: Final = 8192
+
+MOST_SIGNED: Final = 64 * 1024
+"""Bytes of a question that is proven at the door. Forwards of any size are proven by who reads them."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,13 @@ class Access:
                 return
         try:
             self._check_page(scope, origin)
-            key = self._admitted(scope, origin) if self._keys else None
+            key: ApiKey | None = None
+            if self._keys and self._is_signed_question(scope):
+                receive = await self._proven_question(scope, receive)
+            elif self._keys:
+                key = self._admitted(scope, origin)
+        except ClientGone:
+            return
         except ViiworkError as error:
             await self._refuse(error, scope, send)
             return
@@ -120,6 +130,28 @@ class Access:
         if local and scope["method"] in _READ and not _is_for_programs(scope["path"]) and origins.is_strange(host):
             remedy = "call localhost or the node's address, or list the name in api.cors.allow_origins"
             raise Forbidden(f"this node does not know itself as {(host or '')[:200]}", remedy=remedy)
+
+    def _is_signed_question(self, scope: Scope) -> bool:
+        """Whether a request for an answer carries a signature and is no forward, which its handler proves."""
+        if self._rules.claims.verifier is None or scope["method"] != "POST" or scope["path"] not in self._forwards():
+            return False
+        headers = scope["headers"]
+        return first(headers, AUTH.lower().encode()) is not None and first(headers, FORWARDED.lower().encode()) is None
+
+    async def _proven_question(self, scope: Scope, receive: Receive) -> Receive:
+        """Let it through, with its body to be read once more. Raises Unauthorized, BodyTooLarge, ClientGone."""
+        try:
+            raw = await read_body(scope, receive, MOST_SIGNED)
+        except BodyTooLarge:
+            what = f"a signed question is over {MOST_SIGNED} bytes"
+            raise BodyTooLarge(what, remedy="show an API key with a long one") from None
+        await self._rules.claims.write(scope, raw)
+        unread: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+        async def again() -> MutableMapping[str, Any]:
+            return unread.pop() if unread else await receive()
+
+        return again
 
     def _admitted(self, scope: Scope, origin: str | None) -> ApiKey | None:
         """The key that a request shows; None: it needs none. Raises KeyRefused, or Unauthorized for a wrong proof."""

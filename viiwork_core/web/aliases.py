@@ -17,11 +17,10 @@ import msgspec
 from msgspec import Meta
 
 from viiwork_core.errors import MethodNotAllowed, NotFound
-from viiwork_core.mesh.aliases import MAX_FALLBACKS, ModelName
+from viiwork_core.mesh.alias_table import MAX_FALLBACKS, ModelName
 from viiwork_core.mesh.table_text import plain
-from viiwork_core.proxy.request import Receive, Scope, Send, read_body
-from viiwork_core.web.asked import MAX_BODY, READ, answer, decoded, query
-from viiwork_core.web.parking import check_type
+from viiwork_core.proxy.request import Receive, Scope, Send
+from viiwork_core.web.asked import READ, answer, decoded, query, written
 from viiwork_core.web.surface import AliasNames, Surface
 
 PATH = "/v1/aliases"
@@ -72,9 +71,7 @@ async def _answered(surface: Surface, scope: Scope, receive: Receive) -> bytes:
     if asked.method in READ:
         surface.claims.read(scope)
         return _told(surface.aliases, asked)
-    raw = await read_body(scope, receive, MAX_BODY)
-    await surface.claims.write(scope, raw)
-    check_type(scope, raw)
+    raw = await written(surface.claims, scope, receive)
     return await _written(surface.aliases, asked, raw)
 
 

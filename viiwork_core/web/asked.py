@@ -1,4 +1,4 @@
-"""What a request for a resource asks: its query, and a small JSON body."""
+"""What a request to the node itself asks: its query, a small JSON body, and whether it may write; and its answer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from viiwork_core.errors import BodyTooLarge, InvalidRequest, ViiworkError
-from viiwork_core.proxy.request import ClientGone, Scope, Send, request_id
+from viiwork_core.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType, ViiworkError
+from viiwork_core.proxy.headers import first
+from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, read_body, request_id
+from viiwork_core.web.claims import Claims
 from viiwork_core.web.error_pages import send_error, send_json
 
 READ: Final = ("GET", "HEAD")
 MAX_BODY: Final = 64 * 1024
+
+_JSON: Final = "application/json"
 
 T = TypeVar("T")
 
@@ -24,6 +28,23 @@ def query(scope: Scope) -> dict[str, list[str]]:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=8)
     except ValueError as error:
         raise InvalidRequest(f"the query cannot be read: {error}") from error
+
+
+async def written(claims: Claims, scope: Scope, receive: Receive) -> bytes:
+    """The body of a write by somebody who may write here. Raises ViiworkError, and ClientGone."""
+    raw = await read_body(scope, receive, MAX_BODY)
+    await claims.write(scope, raw)
+    _check_type(scope, raw)
+    return raw
+
+
+def _check_type(scope: Scope, raw: bytes) -> None:
+    """A page can make a browser send other types to other sites without asking them first, and JSON it cannot."""
+    given = first(scope["headers"], b"content-type")
+    if given is None and not raw:
+        return
+    if (given or "").partition(";")[0].strip().lower() != _JSON:
+        raise UnsupportedMediaType(f"the body must be {_JSON}", remedy=f"send Content-Type: {_JSON}")
 
 
 def decoded(raw: bytes, kind: type[T], example: str) -> T:
@@ -47,4 +68,4 @@ async def answer(scope: Scope, send: Send, work: Awaitable[bytes]) -> None:
     except ViiworkError as error:
         await send_error(send, error, request_id=rid)
     else:
-        await send_json(send, 200, body, {"content-type": "application/json", "x-request-id": rid})
+        await send_json(send, 200, body, {"content-type": _JSON, "x-request-id": rid})

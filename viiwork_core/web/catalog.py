@@ -6,9 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-PROVIDER_ID = "viiwork"
-PROVIDER_NAME = " viiwork"
-"""The blank puts it first in OpenCode's list."""
+from viiwork_core.config.catalog import PROVIDER_ID, PROVIDER_NAME
 
 UNKNOWN_CONTEXT = 8192
 """OpenCode wants a number."""
@@ -54,17 +52,19 @@ def _litellm_entry(record: ModelRecord) -> dict[str, Any]:
     return {"model_name": record.id, "litellm_params": {"model": record.id}, "model_info": info}
 
 
-def opencode(records: Iterable[ModelRecord], base: str) -> dict[str, Any]:
-    """GET /api.json, as OpenCode reads it. `base`: this node's API as the client reached it, without a path."""
+def opencode(
+    records: Iterable[ModelRecord], base: str, provider_id: str = PROVIDER_ID, name: str = PROVIDER_NAME
+) -> dict[str, Any]:
+    """GET /api.json, as OpenCode reads it. `base`: this node's API as clients reach it, without /v1."""
     provider = {
-        "id": PROVIDER_ID,
-        "name": PROVIDER_NAME,
+        "id": provider_id,
+        "name": name,
         "env": [],
         "npm": "@ai-sdk/openai-compatible",
         "api": f"{base}/v1",
         "models": {record.id: _opencode_entry(record) for record in records},
     }
-    return {PROVIDER_ID: provider}
+    return {provider_id: provider}
 
 
 def _opencode_entry(record: ModelRecord) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Claims:
         if self.verifier is not None:
             await self._verified(scope, body)
         else:
-            self._from_here(scope)
+            self.from_here(scope)
 
     def private(self, scope: Scope) -> None:
         """Let a read through that is the operator's or a member's alone: as a write.
@@ -123,19 +123,17 @@ class Claims:
         Raises Unauthorized, or Forbidden where nothing can be signed.
         """
         if self.verifier is None:
-            self._from_here(scope)
+            self.from_here(scope)
         elif self.read(scope) is None:
             remedy = "use the viiwork command with the secret of the mesh"
             raise Unauthorized("missing: only members and the operator may read that", remedy=remedy)
 
     @staticmethod
-    def _from_here(scope: Scope) -> None:
-        """Raises Forbidden unless a request comes from this machine and no web page."""
+    def from_here(scope: Scope, refusal: str = "without a mesh secret only this machine may do that") -> None:
+        """Raises Forbidden unless a request comes from this machine and no web page. `refusal`: for other machines."""
         client = scope.get("client")
         if not client or not is_loopback(client[0]):
-            raise Forbidden(
-                "without a mesh secret only this machine may do that", remedy="call from the node's machine"
-            )
+            raise Forbidden(refusal, remedy="call from the node's machine")
         if first(scope["headers"], b"origin") is not None:
             raise Forbidden("a web page may not do that", remedy="use the viiwork command")
         # A name that somebody else's DNS leads here is a web page too.

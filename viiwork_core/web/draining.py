@@ -15,9 +15,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from viiwork_core.proxy.request import Receive, Scope, Send, read_body
-from viiwork_core.web.asked import MAX_BODY, READ, answer, decoded
-from viiwork_core.web.parking import check_type
+from viiwork_core.proxy.request import Receive, Scope, Send
+from viiwork_core.web.asked import READ, answer, decoded, written
 from viiwork_core.web.surface import Surface
 
 PATH: Final = "/v1/drain"
@@ -46,9 +45,7 @@ async def _told(surface: Surface, scope: Scope, receive: Receive) -> dict[str, A
     if scope["method"] in READ:
         surface.claims.read(scope)
         return surface.drain.told()
-    raw = await read_body(scope, receive, MAX_BODY)
-    await surface.claims.write(scope, raw)
-    check_type(scope, raw)
+    raw = await written(surface.claims, scope, receive)
     if scope["method"] == "DELETE":
         return surface.drain.end()
     wanted = decoded(raw, _Wanted, '{"timeout_s": 600, "then": "stop"}, or nothing') if raw.strip() else _Wanted()

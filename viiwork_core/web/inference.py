@@ -137,9 +137,13 @@ class Inference:
         # A forward never waits, so it has no place in line.
         wanted = self.stream_wait or first(scope["headers"], STREAM_WAIT) == "1"
         tells = request.stream and wanted and not hop
+        if tells:
+            send = in_turn(send)
+        if self.outcomes.prompts is not None and not hop:
+            send = self.outcomes.prompts.gathering(send)
         return Exchange(
             request,
-            in_turn(send) if tells else send,
+            send,
             http=scope["http_version"],
             trail=self.events.request(request.query.model, request.id),
             tells_place=tells,

@@ -13,10 +13,9 @@ import msgspec
 
 from viiwork_core.errors import MethodNotAllowed, NotFound
 from viiwork_core.mesh.key_table import DailyTokens, KeyHash, ModelNames, Weight
-from viiwork_core.proxy.request import Receive, Scope, Send, read_body
+from viiwork_core.proxy.request import Receive, Scope, Send
 from viiwork_core.security.keys import ApiKey, read_hash
-from viiwork_core.web.asked import MAX_BODY, READ, answer, decoded, query
-from viiwork_core.web.parking import check_type
+from viiwork_core.web.asked import READ, answer, decoded, query, written
 from viiwork_core.web.surface import ApiKeys, Surface
 
 PATH = "/v1/keys"
@@ -47,9 +46,7 @@ async def _answered(surface: Surface, scope: Scope, receive: Receive) -> bytes:
     if scope["method"] in READ:
         surface.claims.private(scope)
         return _told(surface.keys, name, scope)
-    raw = await read_body(scope, receive, MAX_BODY)
-    await surface.claims.write(scope, raw)
-    check_type(scope, raw)
+    raw = await written(surface.claims, scope, receive)
     return await _written(surface.keys, scope["method"], name, raw)
 
 

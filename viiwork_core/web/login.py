@@ -67,11 +67,13 @@ class _Login:
         if _is_from_elsewhere():
             return self._page(403, notice=_ELSEWHERE)
         address = client_of(request.scope)  # type: ignore[arg-type]  # Quart's own type for a scope
+        # First the form: who sends many at once would have all of them let through before the first is counted.
+        shown = (await request.form).get("key", "").strip()[:_LONGEST_KEY]
         if wait := self.rules.guesses.wait_s(address):
             answer = self._page(429, notice=f"Too many wrong keys. Wait {wait} seconds.")
             answer.headers["retry-after"] = str(wait)
             return answer
-        key = self.rules.keys.find((await request.form).get("key", "").strip()[:_LONGEST_KEY])
+        key = self.rules.keys.find(shown)
         if key is None:
             if self.rules.guesses.failed(address):
                 _log.warning("a login was refused", address=address, reason="a wrong API key")

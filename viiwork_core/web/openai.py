@@ -12,9 +12,9 @@ from werkzeug.exceptions import HTTPException
 
 from viiwork_core.errors import InvalidRequest, MethodNotAllowed, NotFound, ViiworkError
 from viiwork_core.observe import metrics
-from viiwork_core.proxy.request import request_id
+from viiwork_core.proxy.request import Scope, request_id
 from viiwork_core.security.keys import SCOPE_KEY, ApiKey
-from viiwork_core.web import catalog
+from viiwork_core.web import catalog, prompts
 from viiwork_core.web.error_pages import error_body, error_headers
 from viiwork_core.web.pages import add_pages
 from viiwork_core.web.surface import Surface
@@ -35,7 +35,7 @@ def read_endpoints(surface: Surface) -> Quart:
     app.config.update(RESPONSE_TIMEOUT=30, BODY_TIMEOUT=10, MAX_CONTENT_LENGTH=64 * 1024)
     _lists_of_models(app, surface)
     _about_requests(app, surface)
-    add_pages(app, surface.access)
+    add_pages(app, surface.access, surface.prompts.mode if surface.prompts else "off")
 
     @app.get("/v1/status")
     async def status() -> Response:
@@ -77,7 +77,24 @@ def read_endpoints(surface: Surface) -> Quart:
 def _about_requests(app: Quart, surface: Surface) -> None:
     @app.get("/v1/activity")
     async def activity() -> Response:
-        return _json({"events": surface.events.events()})
+        found: dict[str, Any] = {"events": surface.events.events()}
+        if surface.prompts is not None and prompts.may_read(surface.access, cast(Scope, request.scope)):
+            found["prompts"] = surface.prompts.told()
+        return _json(found)
+
+    @app.get(prompts.PATH)
+    async def kept() -> Response:
+        rid = request.args.get("rid")
+        try:
+            prompts.check_reader(surface.access, cast(Scope, request.scope))
+            if surface.prompts is None:
+                remedy = "set activity.prompts to sizes or full, and restart the node"
+                raise NotFound("nothing is kept of what clients ask: activity.prompts is off", remedy=remedy)
+            if rid is not None:
+                return _json(surface.prompts.one(rid))
+            return _json({"node": surface.node, "mode": surface.prompts.mode, "prompts": surface.prompts.told()})
+        except ViiworkError as error:
+            return _refusal(error)
 
     @app.get("/v1/why/<path:rid>")
     async def why(rid: str) -> Response:
@@ -109,7 +126,10 @@ def _lists_of_models(app: Quart, surface: Surface) -> None:
 
     @app.get("/api.json")
     async def opencode() -> Response:
-        return _json(catalog.opencode(_models(surface), _base()))
+        found = surface.outlook.catalog(_models(surface), _base())
+        if found is None:
+            return _refusal(NotFound("no such path: /api.json", remedy="set api.catalog.enabled to true"))
+        return _json(found)
 
 
 def _models(surface: Surface) -> list[catalog.ModelRecord]:

@@ -10,7 +10,9 @@ from viiwork_core.observe.events import End
 from viiwork_core.observe.metrics import Ended
 from viiwork_core.observe.request_log import RequestLog
 from viiwork_core.observe.traces import Traces
+from viiwork_core.proxy.account import in_our_words
 from viiwork_core.proxy.exchange import Exchange
+from viiwork_core.web.prompts import Prompts
 from viiwork_core.web.tracing import ending
 
 CLIENT_GONE = 499
@@ -42,6 +44,9 @@ class Outcomes:
     traces: Traces | None = None
     """None: traces are off."""
 
+    prompts: Prompts | None = None
+    """None: nothing is kept of what clients ask."""
+
     def unread(self, rid: str, status: int, reason: str | None, seconds: float) -> None:
         """A request that was refused, or left, before it could be read."""
         _log.tell(request_id=rid, status=status, reason=reason, total_ms=round(seconds * 1000))
@@ -59,6 +64,8 @@ class Outcomes:
             exchange.trace.ended(ending(exchange, status, seconds, hop=hop, known=known, cut=cut))
         if known and exchange.trail is not None:
             exchange.trail.ended(_end(exchange, status, reason, placed=placed), seconds)
+        if self.prompts is not None and not hop:
+            self.prompts.ended(exchange, status, seconds)
         if placed and not hop and reason is None:
             self.record(exchange, seconds)
         if exchange.request.key and exchange.backend is not None:
@@ -78,7 +85,7 @@ class Outcomes:
             backend=exchange.backend,
             peer=exchange.peer,
             status=status,
-            reason=reason,
+            reason=reason and in_our_words(reason),
             queued_ms=round(exchange.queued_s * 1000),
             ttft_ms=None if first_byte is None else round(first_byte * 1000),
             total_ms=round(seconds * 1000),

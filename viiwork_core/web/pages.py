@@ -64,12 +64,14 @@ class Files:
         return f"/static/{self.digest}"
 
 
-def add_pages(app: Quart, rules: Rules) -> None:
-    """GET /, /mesh, /chat, /why, /why/ID, /login, and their files."""
+def add_pages(app: Quart, rules: Rules, prompts: str = "off") -> None:
+    """GET /, /mesh, /chat, /why, /why/ID, /login, and their files. `prompts`: activity.prompts, which they tell."""
     files = Files.read()
     for path, template in PAGES.items():
-        app.add_url_rule(path, f"page {path}", _page(app, template, files, rules), methods=["GET"])
-    app.add_url_rule("/why/<path:rid>", "page /why/ID", _page(app, PAGES["/why"], files, rules), methods=["GET"])
+        app.add_url_rule(path, f"page {path}", _page(app, template, files, rules, prompts), methods=["GET"])
+    app.add_url_rule(
+        "/why/<path:rid>", "page /why/ID", _page(app, PAGES["/why"], files, rules, prompts), methods=["GET"]
+    )
     add_login(app, rules, partial(_template(app, "login.html").render, static=files.path), _GUARDED)
 
     @app.get("/static/<digest>/<name>")
@@ -86,10 +88,10 @@ def is_page(path: str) -> bool:
     return path in PAGES or path.startswith("/why/")
 
 
-def _page(app: Quart, template: str, files: Files, rules: Rules) -> Callable[..., Response]:
+def _page(app: Quart, template: str, files: Files, rules: Rules, prompts: str) -> Callable[..., Response]:
     # Rendered once, and not while the loop runs something else.
     made = _template(app, template)
-    free, keyed = (made.render(static=files.path, keyed=keyed) for keyed in (False, True))
+    free, keyed = (made.render(static=files.path, keyed=keyed, prompts=prompts) for keyed in (False, True))
 
     def page(**_: str) -> Response:
         headers = {**_GUARDED, "cache-control": "no-cache"}

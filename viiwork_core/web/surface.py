@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from viiwork_core.errors import ViiworkError
-from viiwork_core.mesh.aliases import Entry
+from viiwork_core.mesh.alias_table import AliasWrite
 from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.observe.events import EventLog
 from viiwork_core.security.keys import ApiKey, KeyRing
@@ -17,6 +17,7 @@ from viiwork_core.web.catalog import ModelRecord
 from viiwork_core.web.claims import Claims
 from viiwork_core.web.greetings import Greetings
 from viiwork_core.web.inference import Inference
+from viiwork_core.web.prompts import Prompts
 from viiwork_core.web.viewers import Viewers
 
 
@@ -35,7 +36,7 @@ class AliasNames(Protocol):
         """The part of the table that follows a name, as JSON."""
         ...
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> tuple[AliasWrite, ...]:
         """A name's writes. Raises NotFound."""
         ...
 
@@ -136,6 +137,10 @@ class MeshOutlook(Protocol):
         """The members."""
         ...
 
+    def catalog(self, records: Sequence[ModelRecord], base: str) -> dict[str, Any] | None:
+        """GET /api.json, of these models; `base`: this node's API as the client has reached it. None: there is none."""
+        ...
+
     def hour(self) -> dict[str, Any]:
         """Samples of this node's last hour."""
         ...
@@ -169,6 +174,9 @@ class Surface:
 
     why: Callable[[str, bool], Awaitable[dict[str, Any]]]
     """The account of a request, by its id; True: other members are asked too. Raises NotFound."""
+
+    prompts: Prompts | None
+    """What is kept of what clients asked; None: nothing."""
 
     events: EventLog
     park: Callable[[Sequence[str] | None, bool], Awaitable[dict[str, bool]]]

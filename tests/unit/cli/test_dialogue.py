@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +23,7 @@ from viiwork_core.setup.hardware import GIB, Hardware
 from viiwork_core.setup.layout import Line
 from viiwork_core.setup.meeting import Meeting
 from viiwork_core.setup.neighbours import Neighbour, Surroundings
+from viiwork_core.setup.preflight import Wanted, taken
 from viiwork_core.setup.proposal import Proposal
 from viiwork_core.setup.scan import Recognised, Scan
 
@@ -126,6 +129,18 @@ def test_a_layout_with_a_refused_line_cannot_be_accepted(
     assert "refused: takes two cards" in capsys.readouterr().out
 
 
+def test_another_port_for_one_that_is_not_free(registry: Registry) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        busy = taken([Wanted("tcp", "127.0.0.1", port, "the API", "api.port")])
+        prompts = Prepared("0", "65536", "x", str(port), "")
+        chosen = Dialogue(prompts, registry).port(busy)
+        assert chosen > port
+        assert taken([replace(busy[0], port=chosen)]) == []
+        assert prompts.refused[:3] == ["must be a whole number of 1 to 65535"] * 3
+        assert f"tcp {port} on 127.0.0.1 cannot be had for the API" in prompts.refused[3]
+
+
 def test_the_folder_is_asked_for_until_it_is_one(registry: Registry, tmp_path: Path) -> None:
     prompts = Prepared("/no/such", str(tmp_path))
     scanned = Dialogue(prompts, registry).models(Answers(), {})
@@ -142,7 +157,8 @@ def test_a_mesh_is_joined_by_its_code(registry: Registry, capsys: pytest.Capture
     prompts = Prepared("Join a mesh by its join code", code[:-3], code, "home")
     answer = Dialogue(prompts, registry).mesh(MeshAnswer(), NEAR)
     assert (answer.mode, answer.code, answer.name, answer.network) == ("join", code, "home", "lan")
-    assert prompts.refused == ["the join code is cut off: its end is missing"]
+    assert len(prompts.refused) == 1
+    assert prompts.refused[0].startswith("the join code is cut off: its end is missing; copy the whole line")
     out = capsys.readouterr().out
     assert "cellar (192.0.2.7:7946): secured mesh of 1, 1 model" in out
     assert "tailscale sees nobody: no daemon" in out
@@ -159,6 +175,31 @@ def test_a_mesh_is_joined_by_its_code(registry: Registry, capsys: pytest.Capture
 )
 def test_the_other_choices(registry: Registry, title: str, mode: str) -> None:
     assert Dialogue(Prepared(title), registry).mesh(MeshAnswer(), Surroundings()).mode == mode
+
+
+def test_the_mesh_of_before_can_be_kept(registry: Registry) -> None:
+    kept = Meeting("secured", bytes(32), name="home", kept={"name": "home"})
+    prompts = Prepared("Keep the secured mesh home")
+    dialogue = Dialogue(prompts, registry)
+    assert dialogue.mesh(MeshAnswer(name="other"), NEAR, kept).mode == "keep"
+    assert dialogue.address(kept) is kept
+    with pytest.raises(AssertionError, match="is not offered"):
+        Dialogue(Prepared("Keep the secured mesh home"), registry).mesh(MeshAnswer(), NEAR)
+
+
+def test_two_models_of_one_name_are_told_apart(registry: Registry) -> None:
+    pair = [Recognised("llamacpp", FoundModel("m", Path(f"/m/{one}/m.gguf"), GIB, "llama")) for one in "ab"]
+    offered = list[str]()
+
+    class Reads(Prepared):
+        def tick(self, question: str, choices: Sequence[tuple[str, T]]) -> list[T]:
+            offered.extend(title for title, _ in choices)
+            return []
+
+    Dialogue(Reads("Accept this layout"), registry).layout(
+        Scan(Path("/m"), (*pair, found("small", 0.002))), MACHINE, none_refused
+    )
+    assert offered == ["m 1.0 GiB a/m.gguf", "m 1.0 GiB b/m.gguf", "small 2 MiB "]
 
 
 def test_caches_are_shared_in_a_secured_mesh_only(registry: Registry) -> None:

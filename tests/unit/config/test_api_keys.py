@@ -10,7 +10,7 @@ import pytest
 from viiwork_core.config.load import parse_config
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError
-from viiwork_core.security.keys import ApiKey, digest_of, hash_text
+from viiwork_core.security.keys import MAX_KEYS, ApiKey, digest_of, hash_text
 
 ENV = {"HOME": "/home/somebody"}
 HASH = hash_text(digest_of("x"))
@@ -26,6 +26,12 @@ def refused(*keys: Any, **mesh: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         read(*keys, **mesh)
     return caught.value.message
+
+
+def test_there_are_so_many_and_no_more() -> None:
+    many = [{"name": f"k{number}", "hash": hash_text(digest_of(str(number)))} for number in range(MAX_KEYS + 1)]
+    assert len(read(*many[1:]).api.keys) == MAX_KEYS
+    assert "api.keys" in refused(*many)
 
 
 def test_an_entry_is_a_key() -> None:

@@ -116,8 +116,8 @@ models:
         ("mesh: {zzz: 5}", "mesh.zzz (line 1): unknown key"),
         ("mesh: {secret_enforce: none}", "mesh.secret_enforce (line 1): must be full: every node asks for the secret"),
         ("mesh: {secret_enforce: outgoing}", "mesh.secret_enforce (line 1): must be full"),
-        ("activity: {prompts: full}", "activity.prompts (line 1): must be off: texts of requests are not kept yet"),
-        ("activity: {prompts: on}", "activity.prompts (line 1): must be off"),
+        ("activity: {prompts: all}", "activity.prompts (line 1): must be off, sizes or full"),
+        ("activity: {prompts: on}", "activity.prompts (line 1): must be off, sizes or full"),
         ("activity: {event_history: 0}", "activity.event_history (line 1): must be greater than or equal to 1"),
         ("api:\n  max_body: 1GiB", "api.max_inflight_bytes (line 1): is less than one body of max_body; raise it"),
         (
@@ -188,10 +188,10 @@ def test_a_v1_file_is_refused_with_a_pointer() -> None:
 
 
 def test_keys_of_parts_that_do_not_exist_are_one_warning_each() -> None:
-    config = read("power: {}\nmesh: {secret_enforce: full}\napi:\n  catalog: {}\n")
+    config = read("power: {}\nmesh: {secret_enforce: full}\napi:\n  catalog: {upstream: https://x.example}\n")
     assert config.warnings == (
         "power (line 1): not built yet, ignored",
-        "api.catalog (line 4): not built yet, ignored",
+        "api.catalog.upstream (line 4): not built yet, ignored",
     )
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from viiwork_core.errors import AliasRefused, ConfigError, InvalidRequest, NotFound, ViiworkError
 from viiwork_core.mesh import alias_book
-from viiwork_core.mesh.alias_book import AliasBook
-from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.aliases import TOMBSTONE_HOURS, AliasTable, Write
+from viiwork_core.mesh.alias_book import AliasBook, alias_store
+from viiwork_core.mesh.alias_table import ALIASES, TOMBSTONE_HOURS, AliasTable, AliasWrite
 from viiwork_core.mesh.table import MAX_VERSION, Change
+from viiwork_core.mesh.table_store import TableStore
 from viiwork_core.testing.fake_clock import FakeClock
 
 MODELS = {"big", "small", "cold"}
@@ -23,11 +23,11 @@ MODELS = {"big", "small", "cold"}
 class Scene:
     """A book in a folder, with the models of a mesh around it."""
 
-    def __init__(self, folder: Path, *, store: AliasStore | None = None, node: str = "here") -> None:
+    def __init__(self, folder: Path, *, store: TableStore | None = None, node: str = "here") -> None:
         self.known, self.served = set(MODELS), MODELS - {"cold"}
         self.told: list[Change] = []
         self.clock = FakeClock()
-        self.store = store or AliasStore(folder)
+        self.store = store or alias_store(folder)
         self.book = AliasBook(
             self.store,
             node=node,
@@ -42,11 +42,11 @@ class Scene:
         return {name: write.target for name, write in self.book.table.live.items()}
 
 
-class Slow(AliasStore):
+class Slow(TableStore):
     """A disk that a test holds up, or that is full."""
 
     def __init__(self, state_dir: Path) -> None:
-        super().__init__(state_dir)
+        super().__init__(state_dir / alias_book.FILE, ALIASES)
         self.go, self.begun = threading.Event(), threading.Event()
         self.full = False
 
@@ -64,7 +64,7 @@ def test_a_write_is_on_disk_when_it_is_known(tmp_path: Path) -> None:
     async def run() -> None:
         await scene.book.open()
         assert await scene.book.set("a", "big", ["small"])
-        assert AliasStore(tmp_path).load() == scene.book.table
+        assert alias_store(tmp_path).load() == scene.book.table
         assert not await scene.book.set("a", "big", ["small"])
         assert await scene.book.set("a", "small")
         await scene.book.remove("a")
@@ -72,7 +72,7 @@ def test_a_write_is_on_disk_when_it_is_known(tmp_path: Path) -> None:
 
     asyncio.run(run())
     head, *before = scene.book.entry("a")
-    assert head == Write(4, "here", int(scene.clock.wall() * 1000), "small")
+    assert head == AliasWrite(4, "here", int(scene.clock.wall() * 1000), "small")
     assert [(one.ver, one.target) for one in before] == [(3, ""), (2, "small"), (1, "big")]
     assert [change.changed for change in scene.told] == [True] * 4
     again = Scene(tmp_path)
@@ -169,7 +169,7 @@ def test_versions_can_be_used_up(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
 
     async def run() -> None:
-        await scene.book.merge(AliasTable({"a": (Write(MAX_VERSION, "there", target="big"),)}))
+        await scene.book.merge(AliasTable({"a": (AliasWrite(MAX_VERSION, "there", target="big"),)}))
         with pytest.raises(AliasRefused, match="used up"):
             await scene.book.remove("a")
 
@@ -186,7 +186,7 @@ def test_what_could_not_be_written_is_not_known(tmp_path: Path) -> None:
         with pytest.raises(ViiworkError, match="no room"):
             await scene.book.set("a", "big")
         with pytest.raises(ViiworkError, match="no room"):
-            await scene.book.merge(AliasTable({"a": (Write(1, "there", target="big"),)}), "0" * 32)
+            await scene.book.merge(AliasTable({"a": (AliasWrite(1, "there", target="big"),)}), "0" * 32)
         assert (scene.meant, scene.told, scene.book.contains("0" * 32)) == ({}, [], False)
         store.full = False
         assert await scene.book.set("a", "big")
@@ -210,7 +210,7 @@ def test_a_write_whose_caller_leaves_is_known_and_no_other_meets_it(tmp_path: Pa
 
     asyncio.run(run())
     assert scene.meant == {"a": "big", "b": "small"}
-    assert AliasStore(tmp_path).load() == scene.book.table
+    assert alias_store(tmp_path).load() == scene.book.table
 
 
 def test_who_has_a_name_is_told_by_digests(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_what_was_deleted_long_ago_is_forgotten_and_not_fetched_again(tmp_path: 
         for _ in range(TOMBSTONE_HOURS):
             await scene.book.grow_older()
         assert set(scene.book.table.entries) == {"b"}
-        assert AliasStore(tmp_path).load() == scene.book.table
+        assert alias_store(tmp_path).load() == scene.book.table
         assert scene.book.contains(known), "a member that has not forgotten it yet"
         assert scene.told[-1] == Change("a", None, changed=True)
 
@@ -279,18 +279,18 @@ def test_an_hour_without_deleted_names_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
-    store = AliasStore(tmp_path)
-    old = AliasTable({"a": (Write(1, "here", target="big"),)})
+    store = alias_store(tmp_path)
+    old = AliasTable({"a": (AliasWrite(1, "here", target="big"),)})
     store.save(old)
     (tmp_path / "aliases.new").write_bytes(b'{"v":1,"aliases":{"a":')
     assert store.load() == old
-    store.save(old.written("a", Write(2, "here", target="small")))
+    store.save(old.written("a", AliasWrite(2, "here", target="small")))
     assert [path.name for path in tmp_path.iterdir()] == ["aliases.json"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00" * 64, b"[]", b'{"v":7,"aliases":{}}', b"[" * 100_000])
 def test_a_damaged_file_is_refused_with_the_remedy(tmp_path: Path, raw: bytes) -> None:
-    store = AliasStore(tmp_path)
+    store = alias_store(tmp_path)
     store.path.write_bytes(raw)
     with pytest.raises(ConfigError, match=r"aliases\.json: the aliases cannot be read") as caught:
         store.load()
@@ -298,7 +298,7 @@ def test_a_damaged_file_is_refused_with_the_remedy(tmp_path: Path, raw: bytes) -
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
-    store = AliasStore(tmp_path / "gone")
+    store = alias_store(tmp_path / "gone")
     with pytest.raises(ViiworkError, match="cannot be written to") as caught:
         store.save(AliasTable())
     assert caught.value.remedy

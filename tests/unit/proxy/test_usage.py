@@ -71,6 +71,15 @@ def test_a_stream_of_messages_tells_of_its_prompt_at_its_beginning(words: int) -
     assert ended(said, end).usage() == Usage(None, None, 3)
 
 
+@pytest.mark.parametrize("count", [-1, -(10**30), 1 << 41, 10**30])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_figure_that_cannot_be_is_not_said(count: int, stream: bool) -> None:
+    told = ({"usage": {**USAGE, "completion_tokens": count}}, {"timings": {**TIMINGS, "predicted_n": count}})
+    for fields in told:
+        text = event(**fields) if stream else json.dumps(fields).encode()
+        assert ended(text, stream=stream).usage() in (Usage(9, 4, None), Usage())
+
+
 def test_what_is_not_said_is_not_zero() -> None:
     assert ended(b'{"usage": null, "message": "x", "response": [1]}', stream=False).usage() == Usage()
     assert ended(WORD, DONE).usage() == Usage()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from viiwork_core.errors import ConfigError
-from viiwork_core.setup.answers import Answers, parse_answers, read_answers
+from viiwork_core.setup.answers import Answers, ServiceName, parse_answers, read_answers
+from viiwork_core.setup.services import SERVICES
 
 ALL = """
 models_dir: /models
@@ -40,7 +42,7 @@ def refused(text: str) -> list[str]:
 
 def test_nothing_is_all_defaults() -> None:
     assert parse_answers("") == parse_answers("models:\nmesh:\n") == Answers()
-    assert (Answers().mesh.mode, Answers().models, Answers().start) == ("alone", None, True)
+    assert (Answers().mesh.mode, Answers().models, Answers().start) == (None, None, True)
 
 
 def test_every_key() -> None:
@@ -52,13 +54,15 @@ def test_every_key() -> None:
 
 def test_all_mistakes_are_told_with_their_lines() -> None:
     text = "model: 1\nmodels:\n  - {pat: x}\n  - {path: /a, context: 0}\nnode: {name: a b}\nmesh: {mode: shut}"
+    text += "\nservice: upstart"
     assert refused(text) == [
         "model (line 1): unknown key; did you mean models?",
         "models[0].path (line 3): missing; add it",
         "models[0].pat (line 3): unknown key; did you mean path?",
         "models[1].context (line 4): must be greater than or equal to 1",
         "node.name (line 5): must be 1 to 253 of the characters A-Z a-z 0-9 . _ -",
-        "mesh.mode (line 6): must be 'join', 'secured', 'open' or 'alone'",
+        "mesh.mode (line 6): must be 'join', 'secured', 'open', 'alone' or 'keep'",
+        "service (line 7): must be 'systemd', 'systemd-user', 'launchd', 'docker' or 'process'",
     ]
 
 
@@ -100,3 +104,15 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             read_answers(tmp_path / name)
     with pytest.raises(ConfigError, match="Is a directory"):
         read_answers(tmp_path)
+
+
+def test_the_services_that_can_be_named_are_those_there_are() -> None:
+    assert get_args(ServiceName) == tuple(kind.name for kind in SERVICES)
+
+
+def test_a_mesh_that_is_kept_is_not_changed_besides() -> None:
+    (line,) = refused("mesh: {mode: keep, name: other}")
+    assert line.startswith("mesh.name (line 1): has no meaning with mode keep")
+    (line,) = refused("mesh: {code: viiwork1-abc}")
+    assert line.startswith("mesh.code (line 1): has no meaning without mode: join")
+    assert "abc" not in line

@@ -15,7 +15,7 @@ from viiwork_core.registry.registry import Registry
 from viiwork_core.security.join_code import JoinCode, encode
 from viiwork_core.security.secret import load_secret
 from viiwork_core.setup.answers import MeshAnswer
-from viiwork_core.setup.meeting import Meeting, arrange
+from viiwork_core.setup.meeting import Meeting, arrange, earlier_meeting, finders
 
 SECRET = bytes(range(32))
 
@@ -105,3 +105,71 @@ def test_the_configuration_reads_what_is_written(meeting: Meeting) -> None:
     if meeting.mode != "alone":
         read = (mesh.open, mesh.name, mesh.seeds, mesh.advertise, mesh.bind_port)
         assert read == (meeting.mode == "open", meeting.name, meeting.seeds, meeting.advertise, meeting.bind_port)
+
+
+SECRET_TEXT = base64.b64encode(SECRET).decode()
+
+
+def set_up(folder: Path, mesh: str, variables: str = f"VIIWORK_MESH_SECRET={SECRET_TEXT}\n") -> Path:
+    """A configuration that is there, and the variables beside it."""
+    (folder / "viiwork.env").write_text(variables)
+    config = folder / "viiwork.yaml"
+    config.write_text(f"node: {{name: attic}}\n{mesh}\n")
+    return config
+
+
+def test_the_mesh_that_a_machine_is_in_can_be_kept(bare: Registry, tmp_path: Path) -> None:
+    """Whole, also what the answers have no key for, and the secret of before while it is changed."""
+    block = {"name": "home", "seeds": ["192.0.2.7:7946"], "rejoin_interval": "30s", "secret_prev_env": "BEFORE"}
+    both = f"VIIWORK_MESH_SECRET={SECRET_TEXT}\nBEFORE={base64.b64encode(bytes(32)).decode()}\nOTHER=1\n"
+    earlier = earlier_meeting(set_up(tmp_path, dump({"mesh": block}), both), {})
+    assert earlier is not None
+    assert SECRET_TEXT not in repr(earlier)
+    for answer in (MeshAnswer(), MeshAnswer(mode="keep")):
+        meeting = arrange(answer, {}, bare, earlier=earlier)
+        assert (meeting.mode, meeting.block(), meeting.secret) == ("secured", block, SECRET)
+        assert sorted(meeting.environment()) == ["BEFORE", "VIIWORK_MESH_SECRET"]
+        assert meeting.environment()["VIIWORK_MESH_SECRET"] == SECRET_TEXT
+
+
+def test_a_script_that_runs_again_keeps_the_secret_of_its_mesh(bare: Registry, tmp_path: Path) -> None:
+    earlier = earlier_meeting(set_up(tmp_path, "mesh: {network: seeds}"), {})
+    again = arrange(MeshAnswer(mode="secured", advertise="192.0.2.9"), {}, bare, earlier=earlier)
+    assert (again.secret, again.advertise) == (SECRET, "192.0.2.9")
+    assert arrange(MeshAnswer(mode="secured", name="other"), {}, bare, earlier=earlier).secret != SECRET
+    assert arrange(MeshAnswer(mode="alone"), {}, bare, earlier=earlier).environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "variables"),
+    [
+        ("mesh: {network: none}", ""),
+        ("mesh: {network: seeds}", ""),
+        ("mesh: {network: seeds}", "VIIWORK_MESH_SECRET=short\n"),
+        ("mesh: {nett: seeds}", f"VIIWORK_MESH_SECRET={SECRET_TEXT}\n"),
+        ("mesh: [", ""),
+    ],
+)
+def test_what_cannot_be_kept_is_not_offered(bare: Registry, tmp_path: Path, mesh: str, variables: str) -> None:
+    assert earlier_meeting(set_up(tmp_path, mesh, variables), {}) is None
+    assert earlier_meeting(tmp_path / "none.yaml", {}) is None
+    with pytest.raises(ConfigError, match="there is no mesh to keep"):
+        arrange(MeshAnswer(mode="keep"), {}, bare)
+
+
+def test_an_open_mesh_can_be_kept(bare: Registry, tmp_path: Path) -> None:
+    earlier = earlier_meeting(set_up(tmp_path, "mesh: {network: seeds, open: true}", ""), {})
+    meeting = arrange(MeshAnswer(), {}, bare, earlier=earlier)
+    assert (meeting.mode, meeting.block(), meeting.environment()) == ("open", {"network": "seeds", "open": True}, {})
+
+
+def test_a_discovery_that_cannot_look_here_is_not_relied_on() -> None:
+    both = load_plugins({"VIIWORK_PLUGINS": "discovery_mdns,discovery_tailscale"})
+    if len(finders(both)) < 2:
+        pytest.skip("the discoveries are not installed")
+    answer = MeshAnswer(mode="secured")
+    assert arrange(answer, {}, both).network is None
+    assert arrange(answer, {}, both, deaf={"tailscale"}).network == "lan"
+    assert arrange(answer, {}, both, deaf={"tailscale", "mdns"}).network == "seeds"
+    # What somebody chose stays.
+    assert arrange(MeshAnswer(mode="secured", network="tailnet"), {}, both, deaf={"tailscale"}).network == "tailnet"

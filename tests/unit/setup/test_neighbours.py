@@ -17,9 +17,9 @@ import pytest
 
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.doctor import Level
-from viiwork_core.errors import DiscoveryFailed
+from viiwork_core.errors import DiscoveryFailed, ViiworkError
 from viiwork_core.registry.registry import Loaded, LoadRecord, Offer, Registry
-from viiwork_core.setup.neighbours import MAX_ANSWER, Neighbour, Surroundings, look_around
+from viiwork_core.setup.neighbours import MAX_ANSWER, Neighbour, Surroundings, look_around, own_addresses
 from viiwork_core.setup.preflight import clocks
 
 
@@ -168,7 +168,7 @@ def test_a_clock_that_is_off_is_told(scene: Scene, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("skew", "level", "said"),
     [
-        (0.0, Level.OK, "the clock agrees with 1 nodes nearby"),
+        (0.0, Level.OK, "the clock agrees with 1 node nearby"),
         (-30.0, Level.WARNING, "the clock of a is 30 s behind"),
         (200.0, Level.PROBLEM, "the clock of a is 200 s ahead: in a secured mesh it refuses what this machine signs"),
     ],
@@ -180,3 +180,46 @@ def test_clocks(skew: float, level: Level, said: str) -> None:
 
 def test_who_tells_no_time_is_not_judged() -> None:
     assert clocks([Neighbour("a", "192.0.2.1:7946", "acme", "secured", (), 1)]) == []
+
+
+def test_a_node_of_this_machine_is_no_neighbour(scene: Scene, tmp_path: Path) -> None:
+    """It runs while the machine is set up anew."""
+    for host in ("127.0.0.2", "127.0.0.3"):
+        scene.answers(host, cluster(host))
+    look = look_around(registry(seeing("127.0.0.2", "127.0.0.3")), tmp_path, port=scene.port, own={"127.0.0.2"})
+    assert [(one.node, one.host) for one in asyncio.run(look).neighbours] == [("127.0.0.3", "127.0.0.3")]
+
+
+class Placed(Blind):
+    name = "placed"
+
+    async def own_address(self) -> str | None:
+        return "100.64.0.7"
+
+
+class Away(Blind):
+    name = "away"
+
+    async def own_address(self) -> str | None:
+        raise DiscoveryFailed("no daemon runs", remedy="start it")
+
+
+class Broken(Blind):
+    name = "broken"
+
+    async def own_address(self) -> str | None:
+        raise RuntimeError("no idea")
+
+
+def test_each_discovery_says_whether_it_works_here(tmp_path: Path) -> None:
+    told = asyncio.run(own_addresses(registry(Blind, Placed, Away, Broken), tmp_path))
+    assert (told["blind"], told["placed"]) == (None, "100.64.0.7")
+    away = told["away"]
+    assert isinstance(away, ViiworkError)
+    assert (away.message, away.remedy) == ("no daemon runs", "start it")
+    assert isinstance(told["broken"], ViiworkError)
+
+
+def test_who_cannot_look_is_not_asked(tmp_path: Path) -> None:
+    assert asyncio.run(look_around(registry(Blind), tmp_path)).silent == {"blind": "no daemon runs; start it"}
+    assert asyncio.run(look_around(registry(Blind), tmp_path, without={"blind"})).silent == {}

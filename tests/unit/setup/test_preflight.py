@@ -13,6 +13,7 @@ import pytest
 from viiwork_core import ConfigError, FolderListing, FoundModel, Recognizes
 from viiwork_core.contracts.doctor import Finding, Level
 from viiwork_core.contracts.engine import Engine
+from viiwork_core.errors import DiscoveryFailed
 from viiwork_core.setup.answers import ApiAnswer, MeshAnswer
 from viiwork_core.setup.locations import Locations
 from viiwork_core.setup.preflight import Wanted, preflight, wanted
@@ -133,3 +134,14 @@ def test_which_ports_are_wanted(
         ApiAnswer.model_validate(api), MeshAnswer.model_validate({"mode": "open", **mesh}), in_mesh=in_mesh
     )
     assert {(one.kind, one.host, one.port) for one in found} == places
+
+
+def test_discoveries_are_told(tmp_path: Path) -> None:
+    away = DiscoveryFailed("no daemon runs", remedy="start it")
+    addresses = {"placed": "100.64.0.7", "blind": None, "away": away}
+    look = preflight(locations(tmp_path), {"acme": Here}, [], in_mesh=True, replace=False, addresses=addresses)
+    told = {one.what: (one.level, one.remedy) for one in asyncio.run(look)}
+    assert told["placed can find nodes; this machine is 100.64.0.7 there"] == (Level.OK, "")
+    assert told["blind can find nodes"] == (Level.OK, "")
+    wanted = (Level.WARNING, "to find nodes by away: start it")
+    assert told["away finds no nodes here: no daemon runs"] == wanted

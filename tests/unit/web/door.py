@@ -41,6 +41,12 @@ class Door:
             self.claims, self.keys, self.origins, self.logins, Guesses(FakeClock()), "viiwork-box", operator="token"
         )
         self.through: list[Scope] = []
+        self.reads = False
+        """Whether the application reads the body."""
+
+        self.bodies: list[bytes] = []
+        """What it has read."""
+
         self.access = Access(
             self._inner,
             rules,
@@ -50,8 +56,9 @@ class Door:
         )
 
     async def _inner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive
         self.through.append(scope)
+        if self.reads:
+            self.bodies.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 200, "headers": [(b"vary", b"accept")]})
         await send({"type": "http.response.body", "body": b"inner", "more_body": False})
 
@@ -63,7 +70,9 @@ class Door:
         client: str = "192.168.1.9",
         query: str = "",
         host: str = "node:8086",
+        body: bytes | None = None,
     ) -> Reply:
+        """`body`: may be read, once; None: reading is an error."""
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in (("Host", host), *headers)]
         scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": raw}
         sent: list[Any] = []
@@ -71,8 +80,12 @@ class Door:
         async def send(message: Any) -> None:
             sent.append(message)
 
+        unread = [] if body is None else [{"type": "http.request", "body": body, "more_body": False}]
+
         async def receive() -> Any:
-            raise AssertionError("nothing is read at the door")
+            if not unread:
+                raise AssertionError("nothing is read at the door")
+            return unread.pop()
 
         asyncio.run(self.access({**scope, "client": (client, 1), "query_string": query.encode()}, receive, send))
         told = [(name.decode(), value.decode("latin-1")) for name, value in sent[0]["headers"]]

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 from door import CHAT, DOWN, KEY, SECRET, STATUS, TOKEN, Door, Header
+from hypothesis import given, settings
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.security.keys import SCOPE_KEY, ApiKey, digest_of, new_token
 from viiwork_core.security.operator_token import HEADER as OPERATOR
 from viiwork_core.security.origins import Origins
 from viiwork_core.security.signing import FORWARDED, Signer
+from viiwork_core.web.access import MOST_SIGNED, OPEN, STATIC
 
 # Keys
 
@@ -76,6 +79,18 @@ def test_and_nothing_beside_it(path: str) -> None:
     assert Door().ask(path, method="GET").status == 401
 
 
+@settings(deadline=None, database=None)
+@given(
+    path=st.lists(st.sampled_from(["health", "login", "static", "v1", "status", "..", ".", "", "%2e%2e", "\\", ";"])),
+    method=st.sampled_from(["GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE", "get"]),
+)
+def test_no_path_but_those_that_are_open_gets_through(path: list[str], method: str) -> None:
+    door, asked = Door(), "/" + "/".join(path)
+    is_open = asked in OPEN or asked.startswith(STATIC)
+    assert (door.ask(asked, method=method).status == 200) == is_open
+    assert bool(door.through) == is_open
+
+
 def test_a_person_is_led_to_the_login() -> None:
     reply = Door().ask("/mesh", method="GET", query="model=a&x=%2F")
     assert reply.status == 303
@@ -111,6 +126,41 @@ def test_a_forward_is_left_to_who_reads_its_body() -> None:
     assert Door(secured=True).ask(CHAT, (FORWARDED, "beta")).status == 200
     assert Door(secured=True).ask("/v1/nothing", (FORWARDED, "beta")).status == 401
     assert Door(secured=False).ask(CHAT, (FORWARDED, "beta")).status == 401
+
+
+def test_a_question_that_the_operator_has_signed_needs_no_key() -> None:
+    door, body = Door(secured=True), b'{"model": "m"}'
+    door.reads = True
+    headers = signed("POST", CHAT, body)
+    assert door.ask(CHAT, *headers, body=body).status == 200
+    assert door.bodies == [body]
+    assert SCOPE_KEY not in door.through[0]
+    again = door.ask(CHAT, *headers, body=body)
+    assert (again.status, again.code) == (401, "unproven")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (CHAT, signed("POST", CHAT, b"other")),
+        (CHAT, signed("POST", "/v1/embeddings", b"{}")),
+        (CHAT, signed("POST", CHAT, b"{}", key=b"o" * 32)),
+        (CHAT, [("X-Viiwork-Auth", "v2=AAAA")]),
+        # A key beside it does not help: a wrong proof is told.
+        (CHAT, [("X-Viiwork-Auth", "v2=AAAA"), ("Authorization", f"Bearer {TOKEN}")]),
+    ],
+)
+def test_a_question_signed_otherwise_is_refused(path: str, headers: list[Header]) -> None:
+    door = Door(secured=True)
+    reply = door.ask(path, *headers, body=b"{}")
+    assert (reply.status, reply.code, door.through) == (401, "unproven", [])
+
+
+def test_a_signed_question_is_a_small_one() -> None:
+    body = b" " * (MOST_SIGNED + 1)
+    reply = Door(secured=True).ask(CHAT, *signed("POST", CHAT, body), body=body)
+    assert reply.status == 413
+    assert b"api.max_body" not in reply.body
 
 
 def test_a_write_that_is_signed_is_left_to_its_handler_and_only_where_that_proves() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viiwork_core.web.catalog import PROVIDER_ID, ModelRecord, litellm, openai, opencode, unique
+from viiwork_core.config.catalog import PROVIDER_ID
+from viiwork_core.web.catalog import ModelRecord, litellm, openai, opencode, unique
 
 BASE = "http://attic:8086"
 

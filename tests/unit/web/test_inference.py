@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,6 +18,8 @@ from viiwork_core.errors import AnswerCut, BackendFailed, NoFreeSlot, ViiworkErr
 from viiwork_core.kvshare.turns import Usage
 from viiwork_core.observe.events import EventLog
 from viiwork_core.observe.metrics import Ended
+from viiwork_core.observe.otlp import Otlp
+from viiwork_core.observe.traces import Traces
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.budget import BodyBudget
 from viiwork_core.proxy.exchange import Exchange
@@ -32,7 +36,8 @@ BODY = b'{"model": "m", "stream": true}'
 class Scene:
     """A handler over a stand-in for what serves, and an ASGI server that records."""
 
-    def __init__(self, serve: Serve, *, http: str = "1.1") -> None:
+    def __init__(self, serve: Serve, *, http: str = "1.1", traces: Traces | None = None) -> None:
+        self.traces = traces
         self.outcomes: list[Outcome] = []
         self.counted: list[Ended] = []
         self.events = EventLog(SystemClock(), history=10)
@@ -64,7 +69,11 @@ class Scene:
             clock=SystemClock(),
             events=self.events,
             outcomes=Outcomes(
-                self.outcomes.append, lambda _exchange, _hop: None, self.counted.append, lambda model: model == "m"
+                self.outcomes.append,
+                lambda _exchange, _hop: None,
+                self.counted.append,
+                lambda model: model == "m",
+                traces=self.traces,
             ),
         )
         incoming = [{"type": "http.request", "body": body, "more_body": False}]
@@ -267,3 +276,39 @@ def test_a_bad_body_is_logged_too() -> None:
     assert (event["request_id"], event["status"]) == ("bad", 400)
     assert "not a JSON object" in event["reason"]
     assert scene.outcomes == []
+
+
+TRACING = ("/observe/traces.py", "/observe/otlp.py", "/web/tracing.py", "/opentelemetry/")
+
+
+def calls_of_tracing(traces: Traces | None) -> Counter[str]:
+    """The functions that belong to traces and were called while two requests were served, one of them in vain."""
+    called = Counter[str]()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and any(part in name for part in TRACING):
+            called[f"{name}:{frame.f_code.co_name}"] += 1
+
+    async def both() -> None:
+        scene = Scene(served, traces=traces)
+        sys.setprofile(note)
+        try:
+            await scene.run()
+            await scene.run(b"nonsense")
+        finally:
+            sys.setprofile(None)
+
+    asyncio.run(both())
+    return called
+
+
+def test_without_traces_nothing_of_them_is_called() -> None:
+    assert calls_of_tracing(None) == Counter()
+
+
+def test_with_traces_it_is() -> None:
+    """Else the test before this one would say nothing."""
+    traces = Otlp("node", "1", SystemClock(), endpoint="http://127.0.0.1:9", sample_ratio=0.0)
+    names = {name.rpartition(":")[2] for name in calls_of_tracing(traces)}
+    assert {"began", "ended", "unread", "ending"} <= names

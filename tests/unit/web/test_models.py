@@ -21,6 +21,7 @@ def got(path: str, records: list[ModelRecord] | None = None) -> tuple[int, Any]:
         models=lambda: RECORDS if records is None else records,
         inference=SimpleNamespace(clock=FakeClock()),
         access=None,
+        prompts=None,
     )
 
     async def ask() -> tuple[int, Any]:

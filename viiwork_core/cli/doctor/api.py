@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from viiwork_core.cli.operator import API_KEY
+from viiwork_core.contracts.doctor import Finding, Level
 from viiwork_core.errors import Unauthorized, ViiworkError
 from viiwork_core.security.signing import TO, Signer
 
@@ -24,9 +25,14 @@ ASK_S: Final = 10.0
 class NotLetIn(ViiworkError):
     """A node answers, and asks for an API key or a proof: nothing is wrong with it, and less can be looked at."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, words: str) -> None:
         remedy = f"set {API_KEY} to an API key, or the variable with the mesh's secret as for the node"
-        super().__init__(f"{where} asks for an API key", remedy=remedy)
+        super().__init__(f"{where} does not let this command in: {words}", remedy=remedy)
+
+    @property
+    def finding(self) -> Finding:
+        """No fault of the node's."""
+        return Finding(Level.WARNING, self.message, self.remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,13 @@ class Reply:
         return str(words or f"status {self.status}")[:300]
 
     @property
+    def lets_in(self) -> bool:
+        """False where the node itself wants to know who asks. An engine's own 401 is another matter."""
+        found = self.json.get("error") if isinstance(self.json, dict) else None
+        own = isinstance(found, dict) and found.get("src") == "viiwork"
+        return not (own and self.status == Unauthorized.status)
+
+    @property
     def usage(self) -> tuple[int, int, int]:
         """Tokens of the prompt, how many of them were in the cache, and tokens written; 0 where it does not say."""
         usage = self.json.get("usage") if isinstance(self.json, dict) else None
@@ -66,8 +79,8 @@ class Api:
         self, url: str, timeout: float, shown: Sequence[tuple[str, str]] = (), signer: Signer | None = None
     ) -> None:
         """`url`: http://HOST:PORT; `timeout`: seconds that an engine's answer may take; `shown`: headers that let the
-        caller in there. Another node is shown an API key among them, and nothing else. `signer`: signs what is asked
-        of those that `members` names, so that a node with API keys lets it in."""
+        caller in there. Another node is shown an API key among them, and nothing else. `signer`: signs what a node
+        with API keys lets nobody else ask."""
         self.url, self._timeout, self._shown, self._signer = url, timeout, dict(shown), signer
         self._elsewhere = {name: value for name, value in shown if name == "Authorization"}
         self.members = dict[str, str]()
@@ -88,8 +101,8 @@ class Api:
         """The JSON of a 200; `at`: another node's ip:port. Raises NotLetIn, or ViiworkError for all else."""
         base = f"http://{at}" if at else self.url
         reply = await self._send("GET", base + path, None, {}, ASK_S)
-        if reply.status == Unauthorized.status:
-            raise NotLetIn(base)
+        if not reply.lets_in:
+            raise NotLetIn(base, reply.error)
         if reply.status != httpx.codes.OK or reply.json is None:
             raise ViiworkError(f"{base}{path} answers {reply.status}")
         return reply.json
@@ -118,17 +131,23 @@ class Api:
         headers = {"X-Session-Id": session} if session else {}
         base = f"http://{at}" if at else self.url
         reply = await self._send("POST", f"{base}{path}{query}", body, headers, self._timeout)
-        if reply.status == Unauthorized.status:
-            raise NotLetIn(base)
+        if not reply.lets_in:
+            raise NotLetIn(base, reply.error)
         return reply
 
     async def _send(
         self, method: str, url: str, body: Mapping[str, Any] | None, headers: Mapping[str, str], timeout: float
     ) -> Reply:
-        began = time.monotonic()
         raw = b"" if body is None else msgspec.json.encode(body)
         kind = {} if body is None else {"Content-Type": "application/json"}
-        headers = {**headers, **kind, **self._proofs(method, url, raw)}
+        headers = {**headers, **kind, **(self._shown if self._is_own(url) else self._elsewhere)}
+        reply = await self._sent(method, url, raw, headers, timeout)
+        if not reply.lets_in and (proof := self._proof(method, url, raw)):
+            return await self._sent(method, url, raw, {**headers, **proof}, timeout)
+        return reply
+
+    async def _sent(self, method: str, url: str, raw: bytes, headers: Mapping[str, str], timeout: float) -> Reply:
+        began = time.monotonic()
         try:
             answer = await self._http.request(method, url, content=raw, headers=headers, timeout=timeout)
         except httpx.TimeoutException as error:
@@ -141,17 +160,18 @@ class Api:
             found = None
         return Reply(answer.status_code, answer.headers, found, time.monotonic() - began)
 
-    def _proofs(self, method: str, url: str, raw: bytes) -> dict[str, str]:
-        """What lets a request in."""
-        if url.startswith(f"{self.url}/"):
-            return self._shown
+    def _is_own(self, url: str) -> bool:
+        return url.startswith(f"{self.url}/")
+
+    def _proof(self, method: str, url: str, raw: bytes) -> dict[str, str]:
+        """A signature, for the process that is known to answer there; empty: none can be made."""
         parts = urlsplit(url)
         process = self.members.get(parts.netloc)
-        if self._signer is None or process is None:
-            return self._elsewhere
+        if self._signer is None or (process is None and not self._is_own(url)):
+            return {}
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        addressed = [(TO, process)]
-        return {**self._elsewhere, **dict([*addressed, *self._signer.sign(method, target, addressed, raw)])}
+        addressed = [] if process is None else [(TO, process)]
+        return dict([*addressed, *self._signer.sign(method, target, addressed, raw)])
 
 
 def _words(error: Exception) -> str:

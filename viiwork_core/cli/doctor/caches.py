@@ -23,6 +23,13 @@ WARM: Final = 0.5
 HOSTS_MOST: Final = 3
 """Which host has a session's cache is that node's choice, so some are tried."""
 
+TURNS_MOST: Final = 4
+"""Of the session: the first tells how many tokens a word is here, the others bring what is missing."""
+
+_FIRST_WORDS: Final = 64
+_ROOM: Final = 128
+"""Tokens of the context that stay free: for the replies, the last turn, and what a template adds."""
+
 _WORDS: Final = ("river", "stone", "lamp", "north", "bread", "cloud", "wheel", "garden", "salt", "tower", "paper")
 _SENT: Final = re.compile(r'^viiwork_replicas_total\{[^}]*result="(sent|failed)"[^}]*\} (\S+)$', re.MULTILINE)
 _POLL_S = 0.25
@@ -71,7 +78,7 @@ async def _shared(running: Running, model: ModelConfig, timeout: float) -> Findi
 
 def _unshared(running: Running, name: str) -> Finding:
     """In the node's own words, which it has in its log and on its dashboard too."""
-    entry = next((one for one in running.status["models"] if one["name"] == name), {})
+    entry: Mapping[str, Any] = next((one for one in running.status["models"] if one["name"] == name), {})
     reason = entry.get("kv_share", {}).get("reason")
     what = f"{name}: this node shares no caches of it now{f': {reason}' if reason else ''}"
     return warning(what, "see its log (kv), and change what it names, or remove kv_share from the model")
@@ -101,26 +108,34 @@ async def _moved(running: Running, model: ModelConfig, hosts: Sequence[str], tim
 
 
 async def _begun(running: Running, model: ModelConfig, session: str) -> tuple[list[dict[str, str]], int]:
-    """Its first turn, long enough to be saved: the messages so far, and its tokens."""
+    """Its first turns, until it is long enough to be saved or the context is full: the messages so far, and its
+    tokens."""
     assert model.kv_share is not None
-    wanted = model.kv_share.min_tokens
-    messages, held = list[dict[str, str]](), 0
-    # A word is a token or more, mostly; where it is less, a second turn brings what is missing.
-    for _ in range(2):
-        missing = min(max(wanted - held, 0) * 11 // 10 + 32, max(model.context - held - 64, 1))
-        text = " ".join(random.Random(session).choices(_WORDS, k=missing))  # noqa: S311  # prose, no secret
+    wanted, messages, held, each = model.kv_share.min_tokens, list[dict[str, str]](), 0, 0.0
+    for _ in range(TURNS_MOST):
+        words = _words(wanted - held, model.context - held - _ROOM, each)
+        if held >= wanted or not words:
+            break
+        text = " ".join(random.Random(f"{session} {held}").choices(_WORDS, k=words))  # noqa: S311  # prose, no secret
         messages.append({"role": "user", "content": f"{text}. Reply with one word: ready"})
         reply = await running.api.ask(
             question(model.name, messages=messages, max_tokens=8), host=running.node, session=session
         )
         if reply.status != 200:
-            raise ViiworkError(f"its first turn was answered {reply.status}: {reply.error}")
+            raise ViiworkError(f"one of its turns was answered {reply.status}: {reply.error}")
         prompt, _, written = reply.usage
-        held = prompt + written
+        # With what the template adds: rather too much for a word than too little.
+        each, held = max((prompt - held) / words, 0.25), prompt + written
         messages.append({"role": "assistant", "content": text_of(reply)})
-        if held >= wanted:
-            break
     return messages, held
+
+
+def _words(missing: int, room: int, each: float) -> int:
+    """How many words bring the tokens that are missing, within the room. `each`: tokens of one; 0: not known yet."""
+    if not each:
+        # A short turn tells; no tokenizer makes more than four of one of these words.
+        return min(_FIRST_WORDS, room // 4) if room > 0 else 0
+    return max(0, int(min(missing * 1.1 + 32, room) / each))
 
 
 async def _changed(running: Running, before: Mapping[str, float], within: float) -> Mapping[str, float]:

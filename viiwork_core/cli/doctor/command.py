@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import click
 
-from viiwork_core.cli.doctor.api import Api
+from viiwork_core.cli.doctor.api import Api, NotLetIn
 from viiwork_core.cli.doctor.binaries import binaries
 from viiwork_core.cli.doctor.caches import caches
 from viiwork_core.cli.doctor.clock import clock
@@ -31,8 +31,9 @@ from viiwork_core.cli.doctor.ports import ports
 from viiwork_core.cli.doctor.report import Report
 from viiwork_core.cli.doctor.saturation import saturation
 from viiwork_core.cli.doctor.situation import Check, Machine, Running, Situation, ok, problem, warning
-from viiwork_core.cli.operator import Operator, credentials
-from viiwork_core.config.load import load_config
+from viiwork_core.cli.operator import Operator, credentials, signer_of
+from viiwork_core.config.env_file import with_env_file
+from viiwork_core.config.load import find_config, load_config
 from viiwork_core.config.running import dialled
 from viiwork_core.config.schema import Config
 from viiwork_core.contracts.doctor import Finding
@@ -40,6 +41,7 @@ from viiwork_core.errors import ConfigError, ViiworkError
 from viiwork_core.observe.logging import setup_logging
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.registry.options import resolve
+from viiwork_core.security.signing import Signer
 
 CHECKS: Final[dict[str, Check]] = {
     "config": configuration,
@@ -67,6 +69,8 @@ class Wishes:
     url: str | None
     topics: tuple[str, ...]
     timeout: float
+    environ: Mapping[str, str]
+    """This command's, and what the file beside the configuration adds to it."""
 
 
 @click.group(invoke_without_command=True)
@@ -98,27 +102,36 @@ def doctor(
     wanted = only or tuple(name for name in (*CHECKS, PLUGINS) if name != SATURATE)
     topics = tuple(dict.fromkeys((*wanted, *([SATURATE] if saturate else []))))
     setup_logging(json=False, level="critical")
-    report = Report(os.environ, as_json=as_json)
-    asyncio.run(_look(Wishes(file, url, topics, timeout), report))
+    environ = _environ(file)
+    report = Report(environ, as_json=as_json)
+    asyncio.run(_look(Wishes(file, url, topics, timeout, environ), report))
     sys.exit(report.end())
 
 
 doctor.add_command(ports_group)
 
 
+def _environ(file: Path | None) -> Mapping[str, str]:
+    try:
+        return with_env_file(os.environ, file or find_config(os.environ))
+    except ConfigError:
+        # Not this user's to read, or no configuration at all, which is found out below.
+        return os.environ
+
+
 async def _look(wishes: Wishes, report: Report) -> None:
     machine, config = None, None
     try:
-        config = load_config(wishes.file, os.environ)
+        config = load_config(wishes.file, wishes.environ)
         if wishes.url is None:
-            registry = load_plugins(os.environ)
+            registry = load_plugins(wishes.environ)
             machine = Machine(config, registry, resolve(config, registry))
     except ConfigError as error:
         # A node may run with an older version of the file, and is looked at all the same.
         report.add("config", refusals(error, wishes.file))
     async with AsyncExitStack() as stack:
         running = await _running(wishes, config, stack, report)
-        situation = Situation(os.environ, wishes.timeout, machine, running)
+        situation = Situation(wishes.environ, wishes.timeout, machine, running)
         for topic in (name for name in CHECKS if name in wishes.topics):
             report.add(topic, await _checked(CHECKS[topic], situation))
         if PLUGINS in wishes.topics:
@@ -131,6 +144,8 @@ async def _look(wishes: Wishes, report: Report) -> None:
 async def _checked(check: Check, situation: Situation) -> Sequence[Finding]:
     try:
         return await check(situation)
+    except NotLetIn as error:
+        return [error.finding]
     except ViiworkError as error:
         return [problem(error.message, error.remedy or "see the node's log, and try again")]
 
@@ -146,10 +161,17 @@ async def _running(wishes: Wishes, config: Config | None, stack: AsyncExitStack,
             report.add(NODE, [ok("no node runs here: what needs one is left out")])
         return None
     state_dir = config.node.state_dir if wishes.url is None and config is not None else None
-    api = await stack.enter_async_context(Api(url, wishes.timeout, credentials(state_dir)))
+    try:
+        shown = credentials(state_dir)
+    except ConfigError as error:
+        report.add(NODE, [problem(error.message, error.remedy)])
+        return None
+    api = await stack.enter_async_context(Api(url, wishes.timeout, shown, _signer(wishes, config)))
     try:
         status, cluster = await api.get("/v1/status"), await api.get("/v1/cluster")
-        return Running(api, status, cluster)
+    except NotLetIn as error:
+        report.add(NODE, [error.finding])
+        return None
     except ViiworkError as error:
         if wishes.url is not None:
             report.add(NODE, [problem(error.message, "see that a node runs there, and that its port is reached")])
@@ -157,6 +179,15 @@ async def _running(wishes: Wishes, config: Config | None, stack: AsyncExitStack,
             what = f"the node that is noted in node.state_dir does not answer: {error.message}"
             report.add(NODE, [warning(what, "start it again; see in its log why it ended")])
         return None
+    api.members = {str(one["addr"]): str(one["node_id"]) for one in cluster["members"] if one.get("addr")}
+    return Running(api, status, cluster)
+
+
+def _signer(wishes: Wishes, config: Config | None) -> Signer | None:
+    """Of who has the mesh's secret; None without one, or with one that is malformed, which `mesh` tells."""
+    with suppress(ConfigError):
+        return None if config is None or config.mesh.open else signer_of(wishes.environ, config.mesh.secret_env)
+    return None
 
 
 def _url(wishes: Wishes, config: Config | None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from viiwork_core.cli.doctor.api import NotLetIn
 from viiwork_core.cli.doctor.situation import Machine, Running, Situation, ok, problem, warning
 from viiwork_core.clock import SystemClock
 from viiwork_core.contracts.context import Context
@@ -90,6 +91,8 @@ async def _seen_by(running: Running, member: Mapping[str, Any]) -> Finding:
     try:
         told = await running.api.get("/v1/cluster", at=str(member["addr"]))
         own = next((one for one in told["members"] if one["node_id"] == running.status["node_id"]), None)
+    except NotLetIn as error:
+        return error.finding
     except (ViiworkError, KeyError, TypeError) as error:
         return problem(f"{name} cannot be asked what it sees: {error}", "let TCP pass to its API")
     if own is None:

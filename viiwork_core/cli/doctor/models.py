@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from viiwork_core.cli.doctor.api import Reply
+from viiwork_core.cli.doctor.api import NotLetIn, Reply
 from viiwork_core.cli.doctor.situation import Running, Situation, ok, problem, warning
-from viiwork_core.contracts.doctor import Finding
+from viiwork_core.contracts.doctor import Finding, Level
 from viiwork_core.errors import ViiworkError
 
 ANSWER_TOKENS: Final = 32
@@ -46,7 +46,8 @@ async def models(situation: Situation) -> Sequence[Finding]:
         found.append(warning("no model is served in the whole mesh", "name one in models[], here or on another node"))
     for entry in entries:
         found += await _model(running, str(entry["name"]), entry["hosts"])
-    return [*found, *await _entered_elsewhere(running)]
+    # A node that lets nobody in says so for each model.
+    return list(dict.fromkeys([*found, *await _entered_elsewhere(running)]))
 
 
 async def _model(running: Running, model: str, hosts: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -60,17 +61,27 @@ async def _model(running: Running, model: str, hosts: Sequence[Mapping[str, Any]
         answer = await asked(running, model, host)
         found.append(answer)
         # Once here and once through another: tool calls do not depend on the way, and take time.
-        if host in (*own, *others[:1]) and "embeddings" not in answer.what and answer.remedy == "":
+        if host in (*own, *others[:1]) and _takes_tools(answer):
             found.append(await _called(running, model, host))
     return found
 
 
 async def _entered_elsewhere(running: Running) -> list[Finding]:
-    """A model of this node, asked at each other node: those requests come in here from there."""
-    own = next((m for m in running.status["models"] if any(one["status"] == "healthy" for one in m["backends"])), None)
-    if own is None:
-        return []
-    return [await asked(running, str(own["name"]), running.node, at=member) for member in running.heard]
+    """Each model of this node, asked at each other node: those requests come in here from there."""
+    healthy = (m for m in running.status["models"] if any(one["status"] == "healthy" for one in m["backends"]))
+    found = list[Finding]()
+    for model in (str(one["name"]) for one in healthy):
+        for number, member in enumerate(running.heard):
+            answer = await asked(running, model, running.node, at=member)
+            found.append(answer)
+            if number == 0 and _takes_tools(answer):
+                found.append(await _called(running, model, running.node, at=member))
+    return found
+
+
+def _takes_tools(answer: Finding) -> bool:
+    """Whether there is any use in asking for a tool call."""
+    return "embeddings" not in answer.what and answer.level is Level.OK
 
 
 async def asked(running: Running, model: str, host: str, *, at: Mapping[str, Any] | None = None) -> Finding:
@@ -81,6 +92,8 @@ async def asked(running: Running, model: str, host: str, *, at: Mapping[str, Any
         reply = await running.api.ask(question(model), host=host, at=address)
         if reply.status != 200:
             return await _refused(running, model, host, reply, where, address)
+    except NotLetIn as error:
+        return error.finding
     except ViiworkError as error:
         return problem(f"{model} {where} gives no answer: {error.message}", f"{_LOG}; a slow one needs --timeout")
     if strayed := _strayed(reply, host, str(at["node"]) if at is not None else running.node):
@@ -115,12 +128,14 @@ def _strayed(reply: Reply, host: str, entry: str) -> str:
     return ""
 
 
-async def _called(running: Running, model: str, host: str) -> Finding:
-    """One request for a tool call."""
-    where = _where(running, host, None)
+async def _called(running: Running, model: str, host: str, *, at: Mapping[str, Any] | None = None) -> Finding:
+    """One request for a tool call, as `asked`."""
+    where = _where(running, host, at)
     body = question(model, "What is the weather in Oulu now? Use the tool.", max_tokens=CALL_TOKENS, tools=[_TOOL])
     try:
-        reply = await running.api.ask(body, host=host)
+        reply = await running.api.ask(body, host=host, at=str(at["addr"]) if at is not None else None)
+    except NotLetIn as error:
+        return error.finding
     except ViiworkError as error:
         return problem(f"{model} {where} gives no answer to a tool request: {error.message}", _LOG)
     if reply.status == BUSY:

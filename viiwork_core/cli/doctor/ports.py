@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from viiwork_core.cli.doctor.api import NotLetIn
 from viiwork_core.cli.doctor.situation import Machine, Running, Situation, ok, problem, warning
 from viiwork_core.config.schema import Config
 from viiwork_core.contracts.doctor import Finding
@@ -79,6 +80,8 @@ async def _answers(running: Running, host: str, port: int) -> Finding:
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         told: Any = await running.api.get("/v1/status", at=at)
+    except NotLetIn as error:
+        return error.finding
     except ViiworkError as error:
         what = f"the API does not answer at {at}, where other nodes look for it: {error.message}"
         return problem(what, "let api.host be an address that the others reach, or leave it out")

@@ -85,4 +85,4 @@ def problem(what: str, remedy: str) -> Finding:
 def split(text: str, otherwise: str) -> tuple[str, str]:
     """A sentence that ends with its remedy after a semicolon, as the two; `otherwise` where it has none."""
     what, semicolon, remedy = text.rpartition("; ")
-    return (what, remedy) if semicolon else (text, otherwise)
+    return (what, remedy) if semicolon and remedy.strip() else (text, otherwise)

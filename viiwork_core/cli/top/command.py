@@ -13,6 +13,7 @@ import click
 from viiwork_core.cli.answer import asking, print_json
 from viiwork_core.cli.operator import Operator
 from viiwork_core.cli.top.once import frame, looked
+from viiwork_core.cli.top.stream import PATH
 from viiwork_core.errors import ConfigError
 
 WIDEST: Final = 120
@@ -50,4 +51,6 @@ def _run(node: Operator) -> None:
             raise
         remedy = "pip install 'viiwork[top]', or use viiwork top --once"
         raise ConfigError("viiwork top needs textual, which is not installed", remedy=remedy) from None
+    # What is wrong with what this command knows is said at once, and not tried again for ever.
+    node.shown(PATH)
     Top(node.renewed, node.api).run()

@@ -12,7 +12,7 @@ from viiwork_core.observe.events import plain
 Meaning = Literal["", "title", "head", "good", "warn", "bad", "faint", "name"]
 
 GAP: Final = 2
-NARROWEST: Final = 6
+NARROWEST: Final = 8
 """Columns of the terminal that a text keeps, if it has so many."""
 
 READABLE: Final = 14

@@ -71,7 +71,10 @@ def sections(picture: Picture, now: float, width: int, wanted: str = "") -> list
         ("Caches that move", _CACHES, lambda: list(_caches(picture)), "No node shares caches."),
         ("Events, the newest first", _EVENTS, lambda: list(_events(picture)), "Nothing has happened of late."),
     )
-    return [_section(title, columns, make(), none, width, wanted) for title, columns, make, none in makers]
+    return [
+        _section(title, columns, make(), none if picture.cluster else "Not known yet.", width, wanted)
+        for title, columns, make, none in makers
+    ]
 
 
 def _section(title: str, columns: Sequence[Column], rows: Rows, none: str, width: int, wanted: str) -> Section:
@@ -240,6 +243,7 @@ def _caches(picture: Picture) -> Iterator[Sequence[Cell]]:
             continue
         figures = (count(kv.get("sent")), size(kv.get("sent_bytes")), count(kv.get("failed")), count(kv.get("dropped")))
         yield piece(member.get("node", DASH), "name"), *figures, _shares(kv.get("imports", ()))
+        yield from map(_link, sorted(kv.get("links", ()), key=lambda one: number(one.get("sent")) or 0, reverse=True))
 
 
 def _shares(imports: Sequence[dict[str, Any]]) -> str:
@@ -248,6 +252,13 @@ def _shares(imports: Sequence[dict[str, Any]]) -> str:
     whole = sum(sums.values())
     told = [f"{kind} {percent(part / whole)} ({count(part)})" for kind, part in sums.items() if part]
     return ", ".join(told) or "none yet"
+
+
+def _link(one: dict[str, Any]) -> Sequence[Cell]:
+    """What of that went to one member."""
+    figures = (count(one.get("sent", 0)), size(one.get("sent_bytes", 0)), count(one.get("failed", 0)), "")
+    now = f"{count(one['under_way'])} on the way now" if number(one.get("under_way")) else ""
+    return f"→ {one.get('node', DASH)}", *figures, piece(now, "warn")
 
 
 _EVENTS: Final = (Column("TIME", keep=True), Column("NODE", keep=True), Column("EVENT"))

@@ -11,8 +11,8 @@ _UNITS: Final = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 
 
 def number(value: object) -> float | None:
-    """A number that came from outside; None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """A number that came from outside; None: it is none, or below nought, which nothing here can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         return None
     return value
 

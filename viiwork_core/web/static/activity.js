@@ -97,13 +97,24 @@ export class Flights {
     return [...rows.values()];
   }
 
+  /** How many are on their way from one node to another: [from, to, requests]. */
+  between(now = Date.now()) {
+    const found = new Map();
+    for (const one of this.#joined(now)) {
+      if (one.end || !one.peer) continue;
+      const key = JSON.stringify([one.node, one.peer]);
+      found.set(key, (found.get(key) ?? 0) + 1);
+    }
+    return [...found].map(([key, requests]) => [...JSON.parse(key), requests]);
+  }
+
   /** The table, and whether it counts seconds. */
   shown(now = Date.now()) {
     const flights = this.#joined(now);
     const rows = flights.slice(0, SHOWN_FLIGHTS).map((one) => [one.key, [
       name(one.model),
-      h("span", { class: "way" }, one.node, one.peer ? [h("span", { class: "arrow" }, " → "), one.peer] : null),
-      one.runs ? name(one.runs) : h("span", { class: "faint" }, `at ${one.peer}`),
+      h("span", { class: "way" }, name(one.node), one.peer ? [h("span", { class: "arrow" }, " → "), name(one.peer)] : null),
+      one.runs ? name(one.runs) : h("span", { class: "faint" }, "at ", name(one.peer)),
       one.end ? h("span", { class: "state", "data-state": one.end === "done" ? "healthy" : "unhealthy" }, one.end)
         : one.first !== undefined ? "answering" : "reading",
       seconds(one.first),

@@ -24,18 +24,20 @@ function anew() {
 
 async function ask(path) {
   const answer = await fetch(path);
+  if (answer.status === 401) location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
   if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
   return answer.json();
 }
 
 async function listModels() {
+  const before = model.value;
   const { data } = await ask("/v1/models");
   const named = data.map((one) => h("option", { key: one.id, value: one.id }, one.target ? `${one.id} → ${one.target}` : one.id));
   show(model, named.length ? named : h("option", { value: "" }, "no model is served"));
-  const first = wanted.get("model");
-  if (first && data.some((one) => one.id === first)) model.value = first;
+  const first = [before, wanted.get("model")].find((name) => name && data.some((one) => one.id === name));
+  if (first) model.value = first;
   await listHosts();
-  if (wanted.has("host")) host.value = wanted.get("host");
+  if (!before && wanted.has("host")) host.value = wanted.get("host");
   if (host.selectedIndex < 0) host.value = ANY;
 }
 
@@ -48,12 +50,18 @@ async function listHosts() {
   host.value = hosts.some((one) => one.node === before) ? before : ANY;
 }
 
+model.addEventListener("focus", () => listModels().catch(failed));
 model.addEventListener("change", () => listHosts().catch(failed));
 host.addEventListener("focus", () => listHosts().catch(failed));
 listModels().catch(failed);
 
 function failed(error) {
-  turns.push({ role: "note", text: `The node does not answer: ${error.message}.` });
+  note(`The node does not answer: ${error.message}.`);
+}
+
+/** Said once, however often it is so. */
+function note(text) {
+  if (turns.at(-1)?.text !== text) turns.push({ role: "note", text });
   paint();
 }
 
@@ -62,7 +70,11 @@ function failed(error) {
 place("say").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = words.value.trim();
-  if (!text || running || !model.value) return;
+  if (!text || running) return;
+  if (!model.value) {
+    note("No model is served now: see with the page Mesh what is on its way.");
+    return;
+  }
   words.value = "";
   turns.push({ role: "user", text });
   answer();

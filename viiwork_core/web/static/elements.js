@@ -84,11 +84,11 @@ export function table(label, columns, rows, empty) {
       return h("td", { role: "cell", class: align, "data-label": title }, cell);
     })));
   // It can be scrolled sideways on a small screen, and so it must be reachable by keys.
-  return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label },
+  return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": `Table: ${label}` },
     h("table", { role: "table" }, h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)), h("tbody", { role: "rowgroup" }, body)));
 }
 
-/** A name on one line, whatever its length. */
+/** A name on few lines, whatever its length. */
 export function name(text) {
   return h("span", { class: "name", title: text }, text);
 }

@@ -23,7 +23,7 @@ export function graph(title, points, { top = null, now, text }) {
       h("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5, "vector-effect": "non-scaling-stroke" }),
       h("path", { class: "area", d: path(known, now, edge, true) }),
       h("path", { class: "line", d: path(known, now, edge, false), "vector-effect": "non-scaling-stroke" })),
-    h("p", { class: "scale", "aria-hidden": "true" }, h("span", null, "an hour ago"), h("span", null, `0 to ${text(edge)}`), h("span", null, "now")));
+    h("p", { class: "scale", "aria-hidden": "true" }, h("span", null, "an hour ago"), h("span", null, known.length ? `0 to ${text(edge)}` : "nothing measured yet"), h("span", null, "now")));
 }
 
 function path(points, now, edge, closed) {
@@ -38,7 +38,8 @@ function path(points, now, edge, closed) {
       end();
       start = t;
     }
-    parts.push(`${begins ? "M" : "L"}${x(t, now)} ${y}`);
+    // A measurement without a neighbour is seen as a dot.
+    parts.push(`${begins ? "M" : "L"}${x(t, now)} ${y}${begins && !closed ? "h0" : ""}`);
     before = t;
   }
   end();

@@ -1,5 +1,7 @@
 // Live: one stream a page, and one painting each 200 ms at most, however much happens.
 
+import { clock } from "./words.js";
+
 const TICK_MS = 200;
 const AGAIN_MS = 5000;
 const FORGOTTEN_MS = 60000; // a page that nobody sees lets go of its connection: browsers have six for a node
@@ -44,6 +46,7 @@ export class Live {
     for (const [name, hear] of Object.entries(this.heard)) {
       source.addEventListener(name, (event) => {
         hear(JSON.parse(event.data));
+        this.told = Date.now() / 1000;
         this.dirty = true;
       });
     }
@@ -77,9 +80,11 @@ export class Live {
 
   #say(state) {
     this.state = state;
-    const text = this.paused ? "paused" : state;
+    const shown = this.paused ? "paused" : state;
+    // What is still shown is from then.
+    const text = shown === "reconnecting" && this.told ? `reconnecting, as of ${clock(this.told)}` : shown;
     if (this.sign.textContent !== text) this.sign.textContent = text;
-    this.sign.dataset.state = text;
+    this.sign.dataset.state = shown;
   }
 
   #tick() {

@@ -1,14 +1,17 @@
 // The mesh: its nodes, where each model is served, what names stand for, and the requests on their way.
 
 import { Activity, Flights } from "./activity.js";
+import { Between } from "./between.js";
+import { cards } from "./cards.js";
 import { h, name, show, table } from "./elements.js";
 import { Live } from "./live.js";
 import { shares, total } from "./shares.js";
-import { bytes, count, memory, moment, number, percent, plural, short, watts } from "./words.js";
+import { bytes, count, memory, moment, number, percent, plural, short } from "./words.js";
 
 const place = (id) => document.getElementById(id);
 const activity = new Activity();
 const flights = new Flights();
+const between = new Between();
 let cluster = null;
 let aliases = [];
 
@@ -20,6 +23,7 @@ new Live("/v1/mesh/stream", {
     cluster(told) {
       cluster = told;
       flights.keep(new Set(told.members.map((one) => one.node_id)));
+      between.heard(told.members);
     },
     aliases(told) {
       aliases = told.aliases;
@@ -37,13 +41,15 @@ function paint() {
   document.title = `Mesh of ${cluster.view} · viiwork`;
   show(place("head"), h("h1", null, "Mesh"), h("p", { class: "lead" }, lead()));
   show(place("nodes"), nodes());
+  const [flows, fading] = between.shown(cluster.members, flights.between());
+  show(place("between"), flows);
   show(place("models"), models());
   const [under, moving] = flights.shown();
   show(place("flights"), under);
   show(place("aliases"), names());
   show(place("caches"), caches());
   show(place("activity"), activity.shown(true));
-  return moving;
+  return moving || fading;
 }
 
 function sum(of) {
@@ -72,23 +78,15 @@ function nodeCells(one) {
   const status = one.status;
   const state = one.state !== "alive" ? one.state : one.stale ? "silent" : one.draining ? "draining" : "alive";
   return [
-    one.node === cluster.view ? [h("a", { href: "/" }, one.node), h("small", null, " this node")] : h("a", { href: `http://${one.addr}/` }, one.node),
+    one.node === cluster.view ? [h("a", { href: "/" }, name(one.node)), h("small", null, " this node")] : h("a", { href: `http://${one.addr}/` }, name(one.node)),
     h("span", { class: "state", "data-state": state }, state),
     figure("busy"),
     figure("slots"),
     figure("queued"),
     status && number(status.host_mem_total_mb) !== null ? `${memory(status.host_mem_used_mb)} of ${memory(status.host_mem_total_mb)}` : "–",
-    gpus(status?.gpus),
+    cards(status?.gpus),
     one.ver ?? "–",
   ];
-}
-
-function gpus(cards) {
-  if (!cards) return "–";
-  if (!cards.length) return "none";
-  return cards.map((one) => h("span", { class: "card", key: one.index },
-    `${one.name ?? one.index}: `,
-    [number(one.util) === null ? null : percent(one.util / 100), number(one.vram_used_mb) === null ? null : memory(one.vram_used_mb), number(one.power_w) === null ? null : watts(one.power_w)].filter(Boolean).join(", ") || "–"));
 }
 
 function models() {
@@ -115,7 +113,7 @@ function modelCells(member, one, more, first) {
   const reused = more?.prompt_tokens_total ? more.cached_tokens_total / more.prompt_tokens_total : null;
   return [
     first ? name(one.name) : h("span", { class: "unseen" }, one.name),
-    member.node,
+    name(member.node),
     one.engine,
     one.parked ? h("span", { class: "state", "data-state": "parked" }, "parked") : backends(one),
     count(one.busy),
@@ -141,7 +139,7 @@ function names() {
     one.fallbacks.length ? name(one.fallbacks.join(", ")) : "–",
     h("span", { class: "state", "data-state": one.state }, one.state),
     one.resolved ? name(one.resolved) : "nothing",
-    h("span", { class: "way" }, `${moment(one.updated_at / 1000)} by ${one.updated_by}`),
+    h("span", { class: "way" }, `${moment(one.updated_at / 1000)} by `, name(one.updated_by)),
   ]]);
   return table("Aliases", columns, rows, "No name stands for a model.");
 }
@@ -149,7 +147,7 @@ function names() {
 function caches() {
   const rows = cluster.members.filter((one) => one.status?.kv_share).map((one) => {
     const kv = one.status.kv_share;
-    return [one.node_id, [one.node, count(kv.sent), bytes(kv.sent_bytes), count(kv.failed), count(kv.dropped), shares(total(kv.imports ?? []))]];
+    return [one.node_id, [name(one.node), count(kv.sent), bytes(kv.sent_bytes), count(kv.failed), count(kv.dropped), shares(total(kv.imports ?? []))]];
   });
   const columns = [["Node"], ["Sent", "n"], ["Bytes", "n"], ["Failed", "n"], ["Dropped", "n"], ["Turns after an import, by how much of the prompt was reused"]];
   return table("Caches that move", columns, rows, "No node shares caches.");

@@ -4,6 +4,7 @@ import { Activity, Flights } from "./activity.js";
 import { h, name, show, table, whyLink } from "./elements.js";
 import { graph, HOUR_S } from "./graphs.js";
 import { Live } from "./live.js";
+import { readable } from "./prompts.js";
 import { shares, total } from "./shares.js";
 import { bytes, count, memory, number, percent, plural, seconds, short, span, watts } from "./words.js";
 
@@ -98,7 +99,8 @@ function model(one) {
     h("h3", null, one.name, " ", h("small", null, one.engine, one.engine_version ? ` ${one.engine_version}` : "", one.parked ? " · parked" : "")),
     h("dl", { class: "facts" }, facts.map(([what, value]) => h("div", null, h("dt", null, what), h("dd", null, value)))),
     table(`Backends of ${one.name}`, [["Backend"], ["State"], ["Slots"], ["GPUs"], ["Memory", "n"], ["Process", "n"], ["Restarts", "n"]],
-      one.backends.map((backend) => [backend.id, backendCells(backend)]), "It has no backends."));
+      one.backends.map((backend) => [backend.id, backendCells(backend)]),
+      one.parked ? `It is taken down. viiwork up ${one.name} starts it again.` : "It has no backends."));
 }
 
 function backendCells(one) {
@@ -194,6 +196,8 @@ function cacheCells(model) {
     turns("none"),
   ];
 }
+
+if (place("read")) readable(place("read"), place("asked"));
 
 // A page that is open for hours forgets what is older than its graphs.
 setInterval(() => {

@@ -4,6 +4,10 @@ import { h, show, table } from "./elements.js";
 import { count, DASH, millis, moment } from "./words.js";
 
 const UNDER = "/why/";
+const LEGEND =
+  "Rank: the order in which the places were tried. Free: its slots. First token: how long it was expected to take there. " +
+  "Price: that, and what the policy adds to it, by which it chose. Holds: tokens of the conversation that its cache has already. " +
+  "Away: a round trip to it. Crowd: what one more conversation would cost the others there.";
 const account = document.getElementById("account");
 const rid = document.getElementById("rid");
 
@@ -44,6 +48,7 @@ function told(one) {
     one.held_out ? choice("Waited although another had room", one.held_out) : null,
     (one.choices ?? []).map((each) => choice(each.chosen ? `Chose ${each.chosen}` : "Chose none", each)),
     one.tries?.length ? tries(one.tries) : null,
+    one.choices?.length || one.held_out ? h("p", { class: "hint" }, LEGEND) : null,
   ];
 }
 

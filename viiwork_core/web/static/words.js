@@ -2,9 +2,9 @@
 
 export const DASH = "–";
 
-/** A number that came from outside, or null. */
+/** A number that came from outside, or null. Nothing here is ever below nought. */
 export function number(value) {
-  return typeof value === "number" && Number.isFinite(value) ? value : null;
+  return typeof value === "number" && Number.isFinite(value) && value >= 0 ? value : null;
 }
 
 export function count(value) {
@@ -44,7 +44,7 @@ export function percent(share) {
 }
 
 export function watts(value) {
-  return number(value) === null ? DASH : `${Math.round(value)} W`;
+  return number(value) === null ? DASH : `${count(Math.round(value))} W`;
 }
 
 /** Seconds, in at most two units. */

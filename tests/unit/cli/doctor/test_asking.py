@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,8 +211,59 @@ async def test_a_session_read_again(machine: Machine) -> None:
 
 @pytest.mark.anyio
 async def test_a_session_that_stays_short(machine: Machine) -> None:
-    found = await moved(machine, used(10), used(20))
-    assert (found.level, "a session of 24 tokens is not saved" in found.what) == (WARNING, True)
+    found = await moved(machine, used(10), used(20), used(30), used(40))
+    assert (found.level, "a session of 44 tokens is not saved" in found.what) == (WARNING, True)
+
+
+class Counting(Api):
+    """A model with a small context: a word is this many tokens, and a prompt that does not fit is refused."""
+
+    def __init__(self, context: int, each: float) -> None:
+        super().__init__("http://127.0.0.1:1", 1)
+        self.context, self.each, self.prompts = context, each, list[int]()
+
+    async def ask(self, body: Mapping[str, Any], **more: Any) -> Reply:
+        texts = [str(one["content"]) for one in body["messages"]]
+        prompt = 20 + sum(12 + int(len(text.split()) * self.each) for text in texts)
+        if prompt + body["max_tokens"] > self.context:
+            return answer(400)
+        self.prompts.append(prompt)
+        cached = self.prompts[-2] if len(self.prompts) > 1 else 0
+        return used(prompt, cached, **(HERE if more.get("host") == "a" else THERE))
+
+    async def get(self, path: str, **more: Any) -> Mapping[str, Any]:
+        return report(OWN)
+
+    async def text(self, path: str) -> str:
+        sent = int(len(self.prompts) > 0)
+        return f'viiwork_replicas_total{{result="sent"}} {sent}\n'
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("each", [0.5, 1.0, 1.4, 3.9])
+@pytest.mark.parametrize(("context", "wanted"), [(512, 256), (4096, 2048), (4096, 3900), (32768, 4096)])
+async def test_a_session_fits_into_the_context(machine: Machine, context: int, wanted: int, each: float) -> None:
+    """Whatever the model's tokenizer makes of a word."""
+    (model,) = machine.config.models
+    assert model.kv_share is not None
+    share = model.kv_share.model_copy(update={"min_tokens": wanted})
+    sized = model.model_copy(update={"context": context, "kv_share": share})
+    small = replace(machine, config=machine.config.model_copy(update={"models": (sized,)}))
+    api = Counting(context, each)
+    (found,) = await caches.caches(Situation({}, 5, small, running(api, "b")))
+    assert (found.level, "a session moved to b" in found.what) == (OK, True), found
+    assert api.prompts[-2] + 8 >= wanted
+    assert api.prompts[-1] < 1.5 * wanted + 200
+
+
+@pytest.mark.anyio
+async def test_a_context_that_no_saved_session_fits_into(machine: Machine) -> None:
+    (model,) = machine.config.models
+    small = replace(
+        machine, config=machine.config.model_copy(update={"models": (model.model_copy(update={"context": 120}),)})
+    )
+    (found,) = await caches.caches(Situation({}, 5, small, running(Counting(120, 1.4), "b")))
+    assert (found.level, "a session of 0 tokens is not saved" in found.what) == (WARNING, True)
 
 
 @pytest.mark.anyio
@@ -225,7 +277,10 @@ async def test_a_cache_that_is_not_sent(machine: Machine) -> None:
 @pytest.mark.anyio
 async def test_a_turn_that_is_refused(machine: Machine) -> None:
     found = await moved(machine, answer(503))
-    assert (found.level, "no session could be moved: its first turn was answered 503" in found.what) == (PROBLEM, True)
+    assert (found.level, "no session could be moved: one of its turns was answered 503" in found.what) == (
+        PROBLEM,
+        True,
+    )
 
 
 @pytest.mark.anyio
@@ -239,6 +294,14 @@ async def test_nobody_to_share_with(machine: Machine) -> None:
 async def test_caches_that_do_not_fit(machine: Machine) -> None:
     found = await moved(machine, others={"b": {"group": "g", "fingerprint": "x"}})
     assert (found.level, found.what) == (PROBLEM, "m: the caches of b and this node do not fit each other")
+
+
+@pytest.mark.anyio
+async def test_a_model_whose_caches_cannot_be_moved_is_told_with_the_reason(machine: Machine) -> None:
+    here = running(Scripted())
+    off = {"models": [{"name": "m", "kv_share": {"state": "off", "reason": "session files are off"}}]}
+    (found,) = await caches.caches(Situation({}, 5, machine, replace(here, status={**here.status, **off})))
+    assert (found.level, found.what) == (WARNING, "m: kv_share is off: session files are off")
 
 
 @pytest.mark.anyio

@@ -90,6 +90,7 @@ def test_a_finding_needs_a_remedy() -> None:
 def test_a_sentence_is_split_before_its_remedy() -> None:
     assert split("a; b; c", "d") == ("a; b", "c")
     assert split("a", "d") == ("a", "d")
+    assert split("a;  ", "d") == ("a;  ", "d"), "a finding without a remedy cannot be made"
 
 
 # Configuration and files

@@ -51,7 +51,8 @@ def test_a_frame_is_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
     lines = list(frame(recorded(), NOW, 100))
     assert lines[0].startswith("viiwork top: a secured mesh, seen from alpha, 3 nodes")
-    assert "alpha    41  5.0 GiB       1        2  warm 85 % (17), partly 10 % (2), cold 5 % (1)" in lines
+    at = lines.index("alpha     41  5.0 GiB       1        2  warm 85 % (17), partly 10 % (2), cold 5 % (1)")
+    assert lines[at + 1] == "→ beta    41  5.0 GiB       1           1 on the way now"
     assert "gemma-12b    alpha → beta  gemma-12b/0    answering  0.0 s   0.0 s  r-1" in lines
     assert all(line.isprintable() for line in lines)
     assert all(cells(line) <= 100 for line in lines)
@@ -202,3 +203,16 @@ def test_words(made: str, expected: str) -> None:
 
 def test_a_sum_leaves_out_what_is_no_number() -> None:
     assert words.total([1, None, "x", 2.5]) == 3.5
+
+
+def test_before_the_node_has_told_nothing_is_said_to_be_so() -> None:
+    assert {text_of(one.lines[0]) for one in sections(Picture(), NOW, 80)} == {"Not known yet."}
+
+
+def test_figures_below_nought_are_not_known() -> None:
+    """Other nodes' are refused by this one before; a page or a screen shows none either way."""
+    member = {"node": "odd", "node_id": "x", "state": "alive", "models": [{"name": "m", "slots": -4, "busy": 0}]}
+    picture = Picture()
+    picture.take("cluster", {"view": "odd", "mesh": "open", "members": [member], "models": ["m"]}, now=NOW, wall=0.0)
+    lines = [text_of(line) for line in sections(picture, NOW, 80)[1].lines]
+    assert lines[1].split() == ["m", "odd", "-", "-", "of", "-", "0", "-", "-", "-", "-", "-"]

@@ -1,4 +1,7 @@
-"""Aliases: names that the whole mesh knows models by, as a table. Values only."""
+"""Aliases as a table that all nodes of a mesh have: what is written of an alias, and its text. Values only.
+
+As JSON an alias has "target" and "fallbacks" besides what every table has.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from viiwork_core.mesh.table import Author, Milliseconds, Table, Version
+from viiwork_core.mesh.table_text import TableText
 
 MAX_LIVE: Final = 256
 """Names that stand for something, as far as a write of this node's may bring them."""
@@ -29,7 +33,7 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\s\x0
 _Target = Annotated[str, Meta(max_length=256, pattern=r"^[^\s\x00-\x1f\x7f]*\Z")]
 
 
-class Write(msgspec.Struct, frozen=True, omit_defaults=True):
+class AliasWrite(msgspec.Struct, frozen=True, omit_defaults=True):
     """One write to a name. Raises ValueError for one that makes no sense, when made and when read."""
 
     ver: Version
@@ -68,14 +72,13 @@ class Write(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.ver, self.by, self.deleted, self.target, self.fallbacks, self.ts)
 
 
-Entry = tuple[Write, ...]
-"""A name's writes, the greatest first. Never empty."""
-
-
 @dataclass(frozen=True)
-class AliasTable(Table[Write]):
+class AliasTable(Table[AliasWrite]):
     """All aliases at one moment."""
 
     HISTORY = HISTORY
     MAX_NAMES = MAX_NAMES
     TOMBSTONE_HOURS = TOMBSTONE_HOURS
+
+
+ALIASES: Final = TableText(table=AliasTable, write=AliasWrite, field="aliases", one="an alias", name=NAME)

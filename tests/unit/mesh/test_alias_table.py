@@ -9,28 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viiwork_core.mesh.alias_text import ALIASES
-from viiwork_core.mesh.aliases import HISTORY, MAX_NAMES, TOMBSTONE_HOURS, AliasTable, Write
+from viiwork_core.mesh.alias_table import ALIASES, HISTORY, MAX_NAMES, TOMBSTONE_HOURS, AliasTable, AliasWrite
 from viiwork_core.mesh.table import Change, changes
 
 MODELS = ("m", "n", "o")
 
 
-def write(ver: int, by: str = "a", target: str = "m", *fallbacks: str, ts: int = 0) -> Write:
-    return Write(ver, by, ts, target, fallbacks, deleted=not target)
+def write(ver: int, by: str = "a", target: str = "m", *fallbacks: str, ts: int = 0) -> AliasWrite:
+    return AliasWrite(ver, by, ts, target, fallbacks, deleted=not target)
 
 
-def table(**entries: Write) -> AliasTable:
+def table(**entries: AliasWrite) -> AliasTable:
     return AliasTable({name: (one,) for name, one in entries.items()})
 
 
 @st.composite
-def writes(draw: st.DrawFn) -> Write:
+def writes(draw: st.DrawFn) -> AliasWrite:
     ver, by = draw(st.integers(1, 4)), draw(st.sampled_from("ab"))
     if draw(st.booleans()):
-        return Write(ver, by, draw(st.integers(0, 1)), deleted=True)
+        return AliasWrite(ver, by, draw(st.integers(0, 1)), deleted=True)
     target, *fallbacks = draw(st.lists(st.sampled_from(MODELS), min_size=1, max_size=3, unique=True))
-    return Write(ver, by, draw(st.integers(0, 1)), target, tuple(fallbacks))
+    return AliasWrite(ver, by, draw(st.integers(0, 1)), target, tuple(fallbacks))
 
 
 @st.composite
