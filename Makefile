@@ -22,9 +22,9 @@ run: $(VENV)/installed  ## one node with a small model on 127.0.0.1:8086 (anothe
 	@$(BIN)/python demo/smollm2.py $(PORT) .run
 demo: $(VENV)/installed  ## two nodes that answer as one, and one of them killed; ends by itself
 	@$(BIN)/python -m demo.two_nodes
-test: $(VENV)/installed-dev  ## the tests that are quick
+test: $(VENV)/installed-mlx  ## the tests that are quick
 	$(BIN)/pytest $(SPREAD) -m "not slow"
-test-all: $(VENV)/installed-mlx  ## all tests
+test-all: $(VENV)/installed-all  ## all tests
 	$(BIN)/pytest $(SPREAD) || $(BIN)/pytest --last-failed --last-failed-no-failures=none
 lint: $(VENV)/installed-dev  ## ruff: its rules and its format
 	$(BIN)/ruff check && $(BIN)/ruff format --check
@@ -71,8 +71,10 @@ $(VENV)/installed-dev: $(VENV)/installed tests/clients/node/package.json
 	$(call npm,--omit=dev)
 	@touch $@
 $(VENV)/installed-mlx: $(VENV)/installed-dev
-	$(call npm)
 	$(if $(MLX),$(PIP) "viiwork-mlx[cpu]",@echo "MLX has no wheels for this machine: its tests are skipped")
+	@touch $@
+$(VENV)/installed-all: $(VENV)/installed-mlx
+	$(call npm)
 	@touch $@
 
 .PHONY: help run demo test test-all lint types layers plugins dist bench bench-mesh bench-routing bench-kv docs lock clean

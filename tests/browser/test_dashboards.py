@@ -102,6 +102,11 @@ def test_caches_that_moved_are_shown(screen: Screen, scene: Scene) -> None:
     received = screen.page.locator("#caches td[data-label=Received]").inner_text()
     assert int(received) >= 1
     screen.until(HAS, "#caches", "on, group house")
+    titles = ("Sent", "Of files", "Imported", "Useless", "Failed", "A send", "An import")
+    cells = {title: screen.page.locator(f'#caches td[data-label="{title}"]').inner_text() for title in titles}
+    assert int(cells["Imported"]) >= 1, cells
+    assert cells["Failed"] == "0", cells
+    assert re.match(r"\d+ ms|\d", cells["An import"]), cells
 
 
 def test_a_chat_streams(screen: Screen) -> None:
@@ -145,6 +150,26 @@ def test_a_refusal_is_told(screen: Screen) -> None:
     page.keyboard.press("Enter")
     screen.until(HAS, ".broke", "stands for nothing that is served now")
     screen.complaints = [one for one in screen.complaints if "503" not in one]
+
+
+def test_a_chat_without_a_model_says_so(browser: Any, tmp_path: Path) -> None:
+    with (
+        started("bare", tmp_path / "node", {}) as node,
+        Screen.open(browser, f"http://{node.host}:{node.port}", SHOTS) as screen,
+    ):
+        page = screen.go("/chat")
+        screen.until(HAS, "#model", "no model is served")
+        for _ in range(2):
+            page.get_by_label("Your message").fill("Anybody?")
+            page.keyboard.press("Enter")
+        screen.until(HAS, "#talk", "No model is served now")
+        assert page.locator(".turn").count() == 1
+        assert page.get_by_label("Your message").input_value() == "Anybody?"
+        for path, nothing in (("/", "No models are configured here."), ("/mesh", "No other node is known.")):
+            screen.go(path)
+            screen.until(HAS, "main", nothing)
+            screen.shoot(f"empty-{path.strip('/') or 'node'}")
+        screen.check()
 
 
 def test_a_request_that_nobody_knows(screen: Screen) -> None:
@@ -263,6 +288,10 @@ NAMELESS = """() => [...document.querySelectorAll(
     || one.getAttribute('aria-label'))).map((one) => one.outerHTML.slice(0, 80))"""
 
 
+LANDMARKS = """() => [...document.querySelectorAll('section[aria-labelledby], [role=region], nav, ol[aria-label]')].map(
+    (one) => one.getAttribute('aria-label') ?? document.getElementById(one.getAttribute('aria-labelledby')).innerText)"""
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_all_can_be_reached_by_keys_and_has_a_name(screen: Screen, path: str) -> None:
     page = screen.go(path)
@@ -278,6 +307,8 @@ def test_all_can_be_reached_by_keys_and_has_a_name(screen: Screen, path: str) ->
         page.keyboard.press("Tab")
         assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
     assert page.evaluate(NAMELESS) == []
+    landmarks = page.evaluate(LANDMARKS)
+    assert len(set(landmarks)) == len(landmarks), landmarks
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -299,7 +330,7 @@ def test_a_page_outlives_its_node(browser: Any, tmp_path: Path) -> None:
         screen = stack.enter_context(Screen.open(browser, f"http://127.0.0.1:{port}", SHOTS))
         screen.go("/mesh")
         killed_under_way(node, screen)
-        screen.until(HAS, "#live", "reconnecting")
+        screen.until(HAS, "#live", "reconnecting, as of ")
         with started("phoenix", tmp_path / "node", config) as again:
             screen.until(HAS, "#live", "live")
             screen.until(HAS, "#flights", "No request is under way.")

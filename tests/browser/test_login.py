@@ -82,6 +82,17 @@ def test_a_wrong_key_is_told_and_forgotten(screen: Screen) -> None:
     screen.check(lambda said: "401" in said)
 
 
+def test_a_chat_whose_login_has_ended_asks_for_another(screen: Screen) -> None:
+    page = screen.go("/chat")
+    log_in(screen)
+    page.wait_for_url(f"{screen.base}/chat")
+    screen.until("() => document.querySelector('#model').value === 'm'")
+    page.context.clear_cookies()
+    page.get_by_label("Model").focus()
+    page.wait_for_url(f"{screen.base}/login?next=%2Fchat")
+    screen.check(lambda said: "401" in said)
+
+
 def test_logging_out_closes_the_pages(screen: Screen) -> None:
     page = screen.go("/why")
     log_in(screen)

@@ -90,6 +90,9 @@ def test_colours_can_be_told_apart() -> None:
             for ink in ("ink", "faint", "link", "well", "waits", "ill"):
                 light, dark = sorted((luminance(colours[paper]), luminance(colours[ink])), reverse=True)
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, json.dumps([paper, ink, colours[ink]])
+            # And 3 to 1 for the edges of what can be pressed and filled in.
+            light, dark = sorted((luminance(colours[paper]), luminance(colours["edge"])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3, json.dumps([paper, "edge", colours["edge"]])
 
 
 def css() -> str:
