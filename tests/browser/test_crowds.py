@@ -84,6 +84,29 @@ def test_many_nodes_with_long_names_have_room(browser: Any, scene: Scene, look: 
         screen.check()
 
 
+@pytest.mark.parametrize("look", ["desk", "phone"])
+def test_a_node_s_figures_of_caches_have_room(browser: Any, scene: Scene, attic: Node, look: str) -> None:
+    viewport = {"desk": DESK, "phone": PHONE}[look]
+    status = attic.get("/v1/status")
+    counts = {"sent": 1234, "sent_bytes": 10**11, "sent_share": 0.04, "received": 1234, "imported": 300, "useless": 2}
+    took = {"failed": 1, "import_failed": 1, "send_seconds": 312.0, "import_seconds": 250.0}
+    turns = {kind: {"warm": 90, "partly": 5, "cold": 5} for kind in ("host", "backend", "none")}
+    kv = {"state": "on", "group": "house", **counts, **took, "turns": turns}
+    models = [{**one, "name": member(0)["models"][0]["name"], "kv_share": kv} for one in status["models"][:1]]
+    body = stream(("status", {**status, "models": models}))
+    with Screen.open(browser, scene.base, SHOTS, viewport=viewport) as screen:
+        screen.page.route(
+            "**/v1/status/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body)
+        )
+        page = screen.go("/")
+        screen.until(HAS, "#caches", "Turns from another host")
+        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+        assert page.evaluate(WIDER) == []
+        assert page.locator("#caches td[data-label='Of files']").inner_text() == "4 %"
+        screen.shoot(f"caches-{look}")
+        screen.check()
+
+
 def test_figures_below_nought_are_not_shown(screen: Screen) -> None:
     """A node refuses them from others; whatever comes, the page shows none."""
     odd = {"name": "m", "engine": "e", "slots": -3, "busy": -1, "queued": -9, "ctx": -4, "healthy_backends": -1}

@@ -288,8 +288,9 @@ NAMELESS = """() => [...document.querySelectorAll(
     || one.getAttribute('aria-label'))).map((one) => one.outerHTML.slice(0, 80))"""
 
 
-LANDMARKS = """() => [...document.querySelectorAll('section[aria-labelledby], [role=region], nav, ol[aria-label]')].map(
-    (one) => one.getAttribute('aria-label') ?? document.getElementById(one.getAttribute('aria-labelledby')).innerText)"""
+LANDMARKS = """() => [...document.querySelectorAll('section[aria-labelledby], [role=region], nav, ol[aria-label]')]
+    .map((one) => one.getAttribute('aria-label')
+        ?? document.getElementById(one.getAttribute('aria-labelledby')).innerText)"""
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -12,7 +12,18 @@ from typing import Any, ClassVar
 import pytest
 
 from viiwork_core.contracts.capabilities import Advises, Recognizes, Versioned, WarmsUp
-from viiwork_core.contracts.engine import Address, Launch, Load, Probe, SlotLoad, Spec, StreamEnd, UsageSource, Wire
+from viiwork_core.contracts.engine import (
+    Address,
+    Launch,
+    Load,
+    Probe,
+    SlotLoad,
+    Spec,
+    StreamEnd,
+    UsageSource,
+    Vendor,
+    Wire,
+)
 from viiwork_core.contracts.recognition import FolderListing, FoundModel
 from viiwork_core.errors import EngineUnreachable
 from viiwork_core.testing.clauses import Breach, Clause, judge
@@ -199,6 +210,22 @@ class Sighted(FakeEngine, Recognizes):
         ]
 
 
+class Composed(Sighted):
+    """Mistakes a file of Compose for the recipe."""
+
+    @classmethod
+    def dockerfile(cls, vendor: Vendor) -> str | None:
+        return "services: {viiwork: {image: viiwork}}"
+
+
+class OnlyTheServer(Sighted):
+    """An image that starts the engine's own program."""
+
+    @classmethod
+    def dockerfile(cls, vendor: Vendor) -> str | None:
+        return 'FROM acme/server\nENTRYPOINT ["acme-server"]\n' if vendor is Vendor.AMD else None
+
+
 MODEL = b'{"kind": "fake"}'
 
 
@@ -251,6 +278,8 @@ BROKEN: list[tuple[int, Broken]] = [
     (25, lambda folder: replace(case(folder, wedge_slot=0), settle_within=0.5)),
     (26, lambda folder: with_model(folder, Blind)),
     (26, lambda folder: with_model(folder, Trusting)),
+    (27, lambda folder: with_model(folder, Composed)),
+    (27, lambda folder: with_model(folder, OnlyTheServer)),
 ]
 
 

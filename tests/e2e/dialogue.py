@@ -43,11 +43,11 @@ class Conversation:
         assert reply.warmth == 0
         return reply.text
 
-    def arrived(self, node: Node, turn: int) -> Path:
+    def arrived(self, node: Node, turn: int, within: float = 20.0) -> Path:
         """The file of that turn's cache at `node`, waited for."""
 
         def found() -> Path | None:
             newest, file = node.replicas().get(self.key, (0, None))
             return file if newest == turn else None
 
-        return until(found, f"turn {turn} of {self.session} is at {node.name}")
+        return until(found, f"turn {turn} of {self.session} is at {node.name}", within)

@@ -101,19 +101,31 @@ def _entry(engine: str, path: Path, kv_share: dict[str, object]) -> dict[str, An
 
 
 @contextmanager
-def two_nodes(hosts: Hosts, path: Path, folder: Path, *, model: Model = tiny, ready: bool = True) -> Iterator[Mesh]:
-    """Start both and wait until sessions can move either way; `ready` is False for a model whose sessions cannot."""
+def two_nodes(
+    hosts: Hosts,
+    path: Path,
+    folder: Path,
+    *,
+    model: Model = tiny,
+    direct: str | None = None,
+    ready: bool = True,
+    **environ: str,
+) -> Iterator[Mesh]:
+    """Start both and wait until sessions can move either way; `ready` is False for a model whose sessions cannot.
+
+    `direct`: the second host's address that caches are sent to; None: the way there is through the relay.
+    """
     secret, port = new_secret(), hosts.first.free_port()
     gossip = f"{hosts.first.address}:{port}"
     one = configuration(FIRST, hosts.first, folder / FIRST, seeds=[], port=port)
     one["models"] = [model(path)]
     two = configuration(SECOND, hosts.second, folder / SECOND, seeds=[gossip], port=hosts.second.free_port())
-    two["models"] = [model(path, address=hosts.detour)]
+    two["models"] = [model(path, address=direct or hosts.detour)]
     if hosts.second.namespace is None:
         two["api"]["host"] = hosts.second.address  # the detour's address is the relay's alone
     with ExitStack() as stack:
-        first = stack.enter_context(started(hosts.first, FIRST, folder / FIRST, one, secret))
-        second = stack.enter_context(started(hosts.second, SECOND, folder / SECOND, two, secret))
+        first = stack.enter_context(started(hosts.first, FIRST, folder / FIRST, one, secret, **environ))
+        second = stack.enter_context(started(hosts.second, SECOND, folder / SECOND, two, secret, **environ))
         relay = Relay(hosts.first, (hosts.detour, second.port), (hosts.second.address, second.port))
         stack.enter_context(relay.running())
         mesh = Mesh(hosts, first, second, relay, secret, gossip)

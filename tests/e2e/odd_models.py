@@ -21,13 +21,16 @@ WINDOW = 512
 SLIDING_LAYERS = 6
 """Of gemma3: each sixth layer sees everything."""
 
+STATE_HEAD = tiny.WIDTH // tiny.HEADS
+"""Width of a head of lfm2: all of them are as wide as the model."""
+
 STEPS = 3
 """Tokens that a short convolution of lfm2 looks at."""
 
 
 def write_sliding(path: Path) -> Path:
     """A model with sliding-window layers (gemma3), of about 3 MB."""
-    writer = _writer(path, "gemma3", layers=SLIDING_LAYERS)
+    writer = _writer(path, "gemma3", layers=SLIDING_LAYERS, head=tiny.HEAD_DIM)
     writer.add_head_count_kv(tiny.KV_HEADS)
     writer.add_sliding_window(WINDOW)
     return _written(writer, path, _sliding_tensors())
@@ -35,13 +38,13 @@ def write_sliding(path: Path) -> Path:
 
 def write_hybrid(path: Path) -> Path:
     """A hybrid model (lfm2): one layer with attention, and one that keeps a state. About 2 MB."""
-    writer = _writer(path, "lfm2", layers=tiny.LAYERS)
+    writer = _writer(path, "lfm2", layers=tiny.LAYERS, head=STATE_HEAD)
     writer.add_head_count_kv([0, tiny.KV_HEADS])
     writer.add_shortconv_l_cache(STEPS)
     return _written(writer, path, _hybrid_tensors())
 
 
-def _writer(path: Path, architecture: str, *, layers: int) -> Any:
+def _writer(path: Path, architecture: str, *, layers: int, head: int) -> Any:
     import gguf
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,9 +55,9 @@ def _writer(path: Path, architecture: str, *, layers: int) -> Any:
     writer.add_embedding_length(tiny.WIDTH)
     writer.add_feed_forward_length(tiny.HIDDEN)
     writer.add_head_count(tiny.HEADS)
-    writer.add_key_length(tiny.HEAD_DIM)
-    writer.add_value_length(tiny.HEAD_DIM)
-    writer.add_rope_dimension_count(tiny.HEAD_DIM)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_rope_dimension_count(head)
     writer.add_rope_freq_base(tiny.ROPE_BASE)
     writer.add_layer_norm_rms_eps(tiny.NORM_EPSILON)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -106,15 +109,26 @@ def _sliding_tensors() -> Iterator[tuple[str, Matrix]]:
 def _hybrid_tensors() -> Iterator[tuple[str, Matrix]]:
     import numpy as np
 
+    def drawn(rows: int, columns: int) -> Matrix:
+        return np.asarray(random.standard_normal((rows, columns)) / columns**0.5, np.float32)
+
     random = np.random.default_rng(2)
     for name, matrix in _layers(tiny.LAYERS):
         if "layers.0.self_attn" not in name:
-            yield _named(name).replace("output_norm", "token_embd_norm"), matrix
+            yield _named(name).replace("output_norm", "token_embd_norm"), _narrowed(name, matrix)
     for norm in ("attn_q_norm", "attn_k_norm"):
-        yield f"blk.1.{norm}.weight", np.full(tiny.HEAD_DIM, 2, np.float32)
-    mixed = random.standard_normal((tiny.WIDTH, tiny.WIDTH)) / tiny.WIDTH**0.5
-    mixed[0, :] = 0.0  # no layer writes to width 0
-    yield "blk.0.shortconv.conv.weight", np.asarray(random.standard_normal((tiny.WIDTH, STEPS)), np.float32)
-    into = random.standard_normal((3 * tiny.WIDTH, tiny.WIDTH)) / tiny.WIDTH**0.5
-    yield "blk.0.shortconv.in_proj.weight", np.asarray(into, np.float32)
-    yield "blk.0.shortconv.out_proj.weight", np.asarray(mixed, np.float32)
+        yield f"blk.1.{norm}.weight", np.full(STATE_HEAD, 2, np.float32)
+    out = drawn(tiny.WIDTH, tiny.WIDTH)
+    out[0, :] = 0.0  # no layer writes to width 0
+    yield "blk.0.shortconv.conv.weight", drawn(tiny.WIDTH, STEPS)
+    yield "blk.0.shortconv.in_proj.weight", drawn(3 * tiny.WIDTH, tiny.WIDTH)
+    yield "blk.0.shortconv.out_proj.weight", out
+
+
+def _narrowed(name: str, matrix: Matrix) -> Matrix:
+    """The attention's tensors, cut to the heads of lfm2."""
+    if "o_proj" in name:
+        return matrix[:, : tiny.HEADS * STATE_HEAD].copy()
+    heads = {"q_proj": tiny.HEADS, "k_proj": tiny.KV_HEADS, "v_proj": tiny.KV_HEADS}
+    width = next((count * STATE_HEAD for part, count in heads.items() if part in name), len(matrix))
+    return matrix[:width]

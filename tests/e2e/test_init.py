@@ -211,10 +211,9 @@ def asked(account: Path, *arguments: str) -> Iterator[Terminal]:
 
 
 def past_the_preflight(shown: Terminal) -> None:
-    """Somebody else on this machine may have the ports."""
-    if shown.expect("Models folder:", "Go on all the same?") != "Models folder:":
-        shown.press("y")
-        shown.expect("Models folder:")
+    """Somebody else on this machine may have the ports: then others are offered."""
+    while shown.expect("Models folder:", "Another port for") != "Models folder:":
+        shown.press(ENTER)
 
 
 def to_the_layout(shown: Terminal, account: Path) -> None:
@@ -241,6 +240,7 @@ def test_a_conversation_in_forty_columns(account: Path) -> None:
         shown.expect("Tokens of context per slot:")
         shown.press(f"{CTRL_U}none{ENTER}")
         shown.expect("must be a whole number")
+        shown.expect("Tokens of context per slot:")
         shown.press(f"{CTRL_U}2048{ENTER}")
         shown.expect("Slots of each backend:")
         shown.press(f"{CTRL_U}3{ENTER}")
@@ -273,9 +273,8 @@ def test_a_conversation_in_forty_columns(account: Path) -> None:
 def test_a_name_that_is_none_is_asked_again(account: Path, gguf: Path) -> None:
     shutil.copy(gguf, account / "models" / "Other.gguf")
     with asked(account, "--dry-run", "--models", str(account / "models")) as shown:
-        if shown.expect("Which of them to serve?", "Go on all the same?") != "Which of them to serve?":
-            shown.press("y")
-            shown.expect("Which of them to serve?")
+        while shown.expect("Which of them to serve?", "Another port for") != "Which of them to serve?":
+            shown.press(ENTER)
         shown.press(SPACE + ENTER)  # not the first
         shown.expect("Name:")
         shown.press(f"{CTRL_U}a b{ENTER}")
@@ -283,6 +282,17 @@ def test_a_name_that_is_none_is_asked_again(account: Path, gguf: Path) -> None:
         shown.press(CTRL_C)
         assert shown.ended() == 1
         shown.expect("Stopped: nothing was changed.")
+
+
+def test_a_script_stops_at_a_port_that_is_not_free(account: Path) -> None:
+    held = socket.create_server(("127.0.0.1", 0))
+    taken = held.getsockname()[1]
+    answers = account / "ports.yaml"
+    answers.write_text(yaml.safe_dump({"api": {"host": "127.0.0.1", "port": taken}}))
+    with held:
+        done = run(account, "init", "--answers", str(answers), "--root", str(account / "root"))
+        assert (done.returncode, f"tcp {taken} on 127.0.0.1 cannot be had" in done.stdout) == (1, True)
+    assert written(account / "root") == []
 
 
 @pytest.mark.parametrize("end", ["key", "term", "gone"])
@@ -309,3 +319,76 @@ def test_the_second_of_two_wizards_says_so(account: Path) -> None:
         shown.press(CTRL_C)
         assert shown.ended() == 1
     assert written(account / "root") == []
+
+
+def test_a_machine_that_is_set_up_anew_stays_in_its_mesh(account: Path) -> None:
+    """Its secret may be known to nobody else yet."""
+    root = account / "root"
+
+    def again(**answers: object) -> str:
+        file = answered(account, models=[], start=False, kv_share=None, **answers)
+        done = run(account, "init", "--answers", str(file), "--root", str(root), *replace)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    replace: tuple[str, ...] = ()
+    again()
+    config, secret = config_file(root), config_file(root).with_name("viiwork.env").read_text()
+    mesh = yaml.safe_load(config.read_text())["mesh"]
+    replace = ("--replace",)
+    for unchanged in ({}, {"mode": "keep"}):
+        assert "leaves" not in again(mesh=unchanged, node={"name": "cellar"})
+        assert yaml.safe_load(config.read_text())["mesh"] == mesh
+        assert yaml.safe_load(config.read_text())["node"]["name"] == "cellar"
+        assert config.with_name("viiwork.env").read_text() == secret
+    again(mesh={"mode": "secured", "network": "seeds", "advertise": "127.0.0.1"})
+    assert config.with_name("viiwork.env").read_text() == secret
+    assert "leaves the secured mesh default" in again(mesh={"mode": "alone"})
+    with uninstalled(account, root):
+        pass
+
+
+def set_up_files(root: Path) -> dict[str, bytes]:
+    """What the wizard has there, without what the node writes."""
+    found = (one for one in written(root) if "viiwork-setup" in one or "/lib/" not in f"/{one}")
+    return {one: (root / one).read_bytes() for one in found}
+
+
+@pytest.mark.timeout(120)
+def test_a_full_disk_leaves_the_node_of_before_running(account: Path) -> None:
+    root = account / "root"
+    answers = answered(account, models=[], mesh={"mode": "alone"}, kv_share=None)
+    with uninstalled(account, root):
+        done = run(account, "init", "--answers", str(answers), "--root", str(root))
+        assert done.returncode == 0, done.stdout
+        assert "1 file is written." in done.stdout
+        assert f"viiwork init --replace --models DIR --root {root}" in done.stdout
+        before = set_up_files(root)
+        # Its own node has the ports; that is no problem for what takes its place.
+        dry = run(account, "init", "--replace", "--answers", str(answers), "--root", str(root), "--dry-run")
+        assert (dry.returncode, "problem" in dry.stdout) == (0, False), dry.stdout
+        argv = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", str(VIIWORK), "init", "--replace"]
+        argv += ["--answers", str(answers), "--root", str(root)]
+        full = subprocess.run(argv, env=environment(account), capture_output=True, text=True, timeout=60, check=False)
+        assert (full.returncode, "nothing was written" in full.stderr) == (1, True), full.stdout + full.stderr
+        assert set_up_files(root) == before
+        url = f"http://127.0.0.1:{yaml.safe_load(config_file(root).read_text())['api']['port']}"
+        assert httpx.get(f"{url}/health", trust_env=False).status_code == httpx.codes.OK
+
+
+ASKS = """
+from viiwork_core.cli.prompts import Prompts, as_check
+from viiwork_core.security.join_code import decode
+Prompts().secret("Join code:", as_check(decode))
+"""
+
+
+def test_what_is_wrong_with_an_answer_is_told_whole_in_a_narrow_terminal(tmp_path: Path) -> None:
+    with terminal([sys.executable, "-c", ASKS], environment(tmp_path), columns=30) as shown:
+        shown.expect("Join code:")
+        shown.press(f"viiwork1-hidden{ENTER}")
+        shown.expect("its end is missing; copy the whole line that `viiwork join-code` prints")
+        shown.expect("Join code:")
+        shown.press(CTRL_C)
+        shown.ended()
+        assert "hidden" not in shown.text

@@ -76,8 +76,8 @@ def moved(one: Node, other: Node, session: str) -> str:
     return until(arrived, f"{other.name} gets a replica\n{one.log()}\n{other.log()}")
 
 
-def command(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "VIIWORK_MESH_SECRET": SECRET, "COLUMNS": "200"}
+def command(node: Node, *words: str, columns: int = 200) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "VIIWORK_MESH_SECRET": SECRET, "COLUMNS": str(columns)}
     return subprocess.run(
         [Path(sys.executable).with_name("viiwork"), "kv", *words, "--config", node.folder / "viiwork.yaml"],
         env=environ,
@@ -120,7 +120,10 @@ def test_an_operator_lists_counts_and_forgets(pair: tuple[Node, Node]) -> None:
     (link,) = one.get("/v1/status")["kv_share"]["links"]
     assert (link["node"], link["sent"] >= 1, link["failed"], link["under_way"]) == (other.name, True, 0, 0)
     assert other.model("m")["kv_share"]["received"] >= 1
-    assert "SENT" in command(one, "stats").stdout
+    narrow = command(one, "stats", columns=80).stdout
+    assert "MODEL  STATE  SENT  FAILED  RECEIVED  IMPORTED  USELESS" in narrow
+    assert "MODEL  SENT MIB  OF FILES  SEND S  IMPORT S" in narrow
+    assert ".." not in narrow, "nothing is cut"
 
     forgotten = command(one, "forget", "mine")
     assert forgotten.returncode == 0, forgotten.stderr + one.log()

@@ -13,10 +13,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from viiwork_core.mesh.alias_book import AliasBook
-from viiwork_core.mesh.alias_store import AliasStore
-from viiwork_core.mesh.alias_text import ALIASES
-from viiwork_core.mesh.aliases import AliasTable, Write
+from viiwork_core.mesh.alias_book import AliasBook, alias_store
+from viiwork_core.mesh.alias_table import ALIASES, AliasTable, AliasWrite
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
@@ -24,8 +22,8 @@ from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.mesh.table_exchange import AT_ONCE, LONGEST_RETRY_S, RETRY_S, TableExchange
 from viiwork_core.testing.fake_clock import FakeClock
 
-ONE = AliasTable({"a": (Write(1, "there", target="m"),)})
-TWO = ONE.written("b", Write(1, "there", target="m"))
+ONE = AliasTable({"a": (AliasWrite(1, "there", target="m"),)})
+TWO = ONE.written("b", AliasWrite(1, "there", target="m"))
 
 
 class Peer:
@@ -69,7 +67,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.clock, self.peer = FakeClock(), Peer()
         self.book = AliasBook(
-            AliasStore(folder),
+            alias_store(folder),
             node="here",
             clock=self.clock,
             known=lambda _: False,
@@ -77,7 +75,7 @@ class Scene:
             tell=lambda _: None,
         )
         self.work: set[asyncio.Task[None]] = set()
-        self.exchange: TableExchange[Write]
+        self.exchange: TableExchange[AliasWrite]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.work.add(asyncio.ensure_future(work))
@@ -156,7 +154,7 @@ def test_many_members_with_the_same_table_are_not_all_asked(scene: Scene) -> Non
 
 def test_pages_are_followed_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("viiwork_core.mesh.table_text.PAGE_BYTES", 1)
-    scene.peer.table = AliasTable({name: (Write(1, "there", target="m"),) for name in "abcde"})
+    scene.peer.table = AliasTable({name: (AliasWrite(1, "there", target="m"),) for name in "abcde"})
 
     async def play() -> None:
         assert await scene.heard(scene.peer.table.digest) == 5
@@ -168,7 +166,7 @@ def test_pages_are_followed_to_the_end(scene: Scene, monkeypatch: pytest.MonkeyP
 
 def test_a_table_that_changes_meanwhile_is_fetched_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("viiwork_core.mesh.table_text.PAGE_BYTES", 1)
-    before, after = TWO, TWO.written("a", Write(2, "there", target="n"))
+    before, after = TWO, TWO.written("a", AliasWrite(2, "there", target="n"))
     scene.peer.answer = lambda name: ALIASES.encode_page(after if name else before, name)
 
     async def play() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ from aiohttp import web
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.errors import BackendFailed, Unauthorized
-from viiwork_core.mesh.links import Links
+from viiwork_core.mesh.links import LOST_S, Links
 from viiwork_core.mesh.membership import Member
 from viiwork_core.security.signing import STREAMED, Digest, Signer, Verifier, header_text
 
@@ -344,3 +345,23 @@ def test_links_that_are_not_open_say_so() -> None:
             await links().get_json_bytes(Member("a", "1", "127.0.0.1", 1), "/x", 1)
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the option has this name on Linux")
+@pytest.mark.parametrize("source", [None, "127.0.0.1"])
+def test_a_connection_breaks_when_nothing_arrives_any_more(source: str | None) -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=bytes(MIB))  # so that it is not over at once
+
+    async def scene() -> None:
+        async with (
+            serving(answer) as member,
+            links(source=source) as opened,
+            opened.open_post(member, "/v1/x", headers=[], body=b"x") as response,
+        ):
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            used = response.connection.transport.get_extra_info("socket")
+            assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == LOST_S * 1000
+
+    asyncio.run(scene())

@@ -10,6 +10,7 @@ import pytest
 from machine import SetUp
 
 from viiwork_core.config.running import running
+from viiwork_core.security.keys import digest_of, hash_text, new_token
 from viiwork_core.setup.acceptance import check, wait_until_loaded
 from viiwork_core.setup.service import ServiceFailed
 
@@ -39,6 +40,16 @@ def test_a_node_is_started_waited_for_checked_and_stopped(set_up: SetUp, gguf: P
     assert not service.is_active()
     assert not (state / "node.json").exists()
     assert not (state / "viiwork.pid").exists()
+
+
+def test_a_node_with_api_keys_is_waited_for_and_checked(set_up: SetUp, gguf: Path) -> None:
+    key = {"name": "alice", "hash": hash_text(digest_of(new_token()))}
+    service, told = set_up(gguf, api={"port": 0, "keys": [key]}), list[str]()
+    service.start(told.append)
+    wait_until_loaded(service, told.append, deadline_s=PATIENCE_S)
+    verdict = check(service, told.append)
+    assert verdict.status < 2, verdict.lines
+    assert not any("API key" in line for line in verdict.lines)
 
 
 def test_a_model_that_does_not_load_is_told_with_its_engines_words(set_up: SetUp, gguf: Path, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def _read(raw: bytes) -> dict[str, _Kept]:
             f"the file is no export of aliases: {error}", remedy="make one: viiwork alias export"
         ) from None
     if read.v != 1:
-        raise ConfigError(f"the file has version {read.v}, and this release reads version 1")
+        what = f"the file has version {read.v}, and this release reads version 1"
+        raise ConfigError(what, remedy="import it with the release of viiwork that wrote it")
     return {name: one for name, one in read.aliases.items() if not one.deleted}
 
 

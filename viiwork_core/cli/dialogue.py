@@ -86,14 +86,16 @@ class Dialogue:
         while True:
             opinion = judge(lines)
             show_layout(lines, left_out, opinion)
-            choices: list[tuple[str, str]] = [] if opinion.refusals else [("Accept this layout", "accept")]
+            # What is missing can be installed meanwhile, from another terminal.
+            first = ("Look again", "again") if opinion.refusals else ("Accept this layout", "accept")
+            choices: list[tuple[str, str]] = [first]
             choices += [(f"Change {line.name}", f"+{line.name}") for line in lines]
             choices += [(f"Drop {line.name}", f"-{line.name}") for line in lines]
-            if not choices:
-                return ()
             done = self._ask.choose("The layout:", choices)
             if done == "accept":
                 return tuple(lines)
+            if done == "again":
+                continue
             place = next(index for index, line in enumerate(lines) if line.name == done[1:])
             if done.startswith("-"):
                 del lines[place]

@@ -5,48 +5,56 @@ from __future__ import annotations
 import signal
 import sys
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from viiwork_core.cli.failure import Failure
 from viiwork_core.contracts.version import API_MAJOR, API_MINOR
 from viiwork_core.errors import ViiworkError
 
-# Imported when named: a command that only prints must not wait for the server's libraries.
-_COMMANDS: Final = {
-    "accept": "doctor.command:doctor",
-    "alias": "alias:alias",
-    "completion": "completion:completion",
-    "config": "config:config",
-    "doctor": "doctor.command:doctor",
-    "down": "parking:down",
-    "drain": "drain:drain",
-    "init": "init:init",
-    "join-code": "join_code:join_code",
-    "key": "key:key",
-    "kv": "kv:kv",
-    "models": "status:models",
-    "plugin": "plugin:plugin",
-    "prompts": "prompt_history:prompts",
-    "serve": "serve:serve",
-    "simulate": "simulate:simulate",
-    "status": "status:status",
-    "top": "top.command:top",
-    "undrain": "drain:undrain",
-    "uninstall": "uninstall:uninstall",
-    "up": "parking:up",
-    "why": "why:why",
+
+class _Own(NamedTuple):
+    """Where a command of viiwork's own stands, and what it does in one line of help."""
+
+    place: str
+    summary: str
+
+
+# Imported when named: a command that only prints must not wait for the server's libraries, and neither must the list
+# of commands, which is why their summaries stand here.
+_OWN: Final = {
+    "accept": _Own("doctor.command:doctor", "The same as doctor."),
+    "alias": _Own("alias:alias", "Further names for models, the same on every node."),
+    "completion": _Own("completion:completion", "Print what a shell reads to complete commands and names."),
+    "config": _Own("config:config", "Check the configuration, show it, describe its keys."),
+    "doctor": _Own("doctor.command:doctor", "Say what is wrong here and in the mesh, and what to do."),
+    "down": _Own("parking:down", "Take models of a node down."),
+    "drain": _Own("drain:drain", "Take no new work, let what runs finish, move the sessions."),
+    "init": _Own("init:init", "Set this machine up as a node."),
+    "join-code": _Own("join_code:join_code", "Print the code by which another machine joins this mesh."),
+    "key": _Own("key:key", "API keys: who may use the models, and how much."),
+    "kv": _Own("kv:kv", "The caches of sessions, and what moving them brought."),
+    "models": _Own("status:models", "List the models that clients may ask for."),
+    "plugin": _Own("plugin:plugin", "List the installed plugins, begin one, check one."),
+    "prompts": _Own("prompt_history:prompts", "List what is kept of what clients asked."),
+    "serve": _Own("serve:serve", "Run this machine's node until it is told to stop."),
+    "simulate": _Own("simulate:simulate", "Run a scenario under a routing policy, in virtual time."),
+    "status": _Own("status:status", "Show a node, its models and the members of its mesh."),
+    "top": _Own("top.command:top", "Watch the mesh in the terminal."),
+    "undrain": _Own("drain:undrain", "Take requests on this node again."),
+    "uninstall": _Own("uninstall:uninstall", "Remove what `viiwork init` wrote."),
+    "up": _Own("parking:up", "Start models that were taken down."),
+    "why": _Own("why:why", "Show why a request went where it went."),
 }
-"""Where each command stands: module of this package, and name in it."""
 
-
-COMMANDS = frozenset(_COMMANDS)
+COMMANDS = frozenset(_OWN)
 """The names of viiwork's own commands."""
 
 
 def _own(name: str) -> click.Command:
-    module, _, attribute = _COMMANDS[name].partition(":")
+    module, _, attribute = _OWN[name].place.partition(":")
     command: click.Command = getattr(import_module(f"viiwork_core.cli.{module}"), attribute)
     return command
 
@@ -56,10 +64,10 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted(_COMMANDS)
+        return sorted(_OWN)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _COMMANDS:
+        if cmd_name in _OWN:
             return _own(cmd_name)
         try:
             return self._of_plugins(cmd_name)
@@ -67,6 +75,15 @@ class Root(click.Group):
             if ctx.resilient_parsing:
                 return None  # a shell that completes has no place for an error
             raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _OWN[name].summary) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        own = [CompletionItem(name, help=_OWN[name].summary) for name in names]
+        return [*own, *click.Command.shell_complete(self, ctx, incomplete)]
 
     @staticmethod
     def _of_plugins(name: str) -> click.Command | None:

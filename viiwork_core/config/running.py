@@ -40,7 +40,10 @@ def running(state_dir: Path) -> Running:
             remedy="start it with `viiwork serve`, or name its configuration with --config",
         ) from None
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error}",
+            remedy="run the command as the node's user, or name the node with --node http://HOST:PORT",
+        ) from error
 
 
 def dialled(api: str) -> str:

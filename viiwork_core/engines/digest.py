@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from blake3 import blake3
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.errors import EngineRefused
 
 _log = structlog.get_logger("viiwork.engines")
@@ -120,12 +121,7 @@ def _read(file: Path) -> dict[str, _Entry]:
 
 
 def _write(file: Path, known: dict[str, _Entry]) -> None:
-    draft = file.with_suffix(".draft")
     try:
-        with draft.open("wb") as out:
-            out.write(msgspec.json.encode(known))
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(file)
+        write_atomically(file, msgspec.json.encode(known), mode=0o666)
     except OSError as error:
         _log.warning("digests cannot be remembered", file=str(file), reason=str(error))

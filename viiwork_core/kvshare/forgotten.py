@@ -16,8 +16,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.errors import BackendFailed, ConfigError, ViiworkError
-from viiwork_core.whole_file import write_whole
 
 FILE: Final = "forgotten.json"
 LIMIT: Final = 4096
@@ -133,7 +133,7 @@ class ForgottenFile:
         """Raises ViiworkError; then the old one is still there."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self.path, table.encode() + b"\n")
+            write_atomically(self.path, table.encode() + b"\n")
         except OSError as error:
             what = f"what is forgotten cannot be written to {self.path}: {error.strerror}"
             raise ViiworkError(what, remedy="make room there, or make it writable") from error

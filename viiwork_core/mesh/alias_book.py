@@ -76,7 +76,7 @@ class AliasBook(Book[AliasWrite]):
         async with self._turn:
             entry = self.entry(name)
             if len(entry) < 2:
-                raise AliasRefused(f"alias {name} has no earlier state")
+                raise AliasRefused(f"alias {name} has no earlier state", remedy="set it, or remove it")
             before = entry[1]
             if not before.deleted:
                 self._check_free(name)
@@ -99,7 +99,7 @@ class AliasBook(Book[AliasWrite]):
 
     def _check_models(self, name: str, models: Sequence[str], *, force: bool) -> None:
         if name in models:
-            raise AliasRefused(f"alias {name} cannot stand for itself")
+            raise AliasRefused(f"alias {name} cannot stand for itself", remedy="name a model")
         if doubled := _doubled(models):
             raise AliasRefused(f"{doubled} is there twice", remedy="name each model once")
         if other := next((model for model in models if model in self._table.live and not self._known(model)), None):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Generic
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.errors import ConfigError, ViiworkError
 from viiwork_core.mesh.table import Table, W
 from viiwork_core.mesh.table_text import TableText
-from viiwork_core.whole_file import write_whole
 
 
 class TableStore(Generic[W]):
@@ -35,7 +35,7 @@ class TableStore(Generic[W]):
     def save(self, table: Table[W]) -> None:
         """Put a table on disk. Raises ViiworkError; then the old one is still there."""
         try:
-            write_whole(self.path, self.text.encode(table) + b"\n")
+            write_atomically(self.path, self.text.encode(table) + b"\n")
         except OSError as error:
             what = f"the {self.text.field} cannot be written to {self.path}: {error.strerror}"
             raise ViiworkError(what, remedy="make room there, or make it writable") from error

@@ -10,9 +10,9 @@ from importlib.metadata import version
 
 import msgspec
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.config.running import FILE
 from viiwork_core.config.schema import Config
-from viiwork_core.whole_file import write_whole
 
 
 def new_node_id() -> str:
@@ -27,7 +27,7 @@ def identity_file(config: Config, node_id: str, api: str) -> Iterator[None]:
     names = {"node": config.node.name, "node_id": node_id}
     body = {"pid": os.getpid(), **names, "api": api, "version": version("viiwork")}
     # For other users too: it holds no secret, and their commands look here for the node.
-    write_whole(path, msgspec.json.encode(body) + b"\n", mode=0o666, settled=False)
+    write_atomically(path, msgspec.json.encode(body) + b"\n", mode=0o666, settled=False)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import Forbidden, KeyConflict, ModelForbidden
@@ -27,7 +28,6 @@ from viiwork_core.proxy.exchange import Exchange
 from viiwork_core.security.allowance import Allowance, Spent
 from viiwork_core.security.keys import ApiKey, KeyRing
 from viiwork_core.web import keys
-from viiwork_core.whole_file import write_whole
 
 FILE: Final = "spent.json"
 SAVE_S: Final = 5.0
@@ -252,7 +252,7 @@ class Keyring:
     def _save(self) -> None:
         changes = self._allowance.changes
         try:
-            write_whole(self._file, msgspec.json.encode(self._allowance.spent()) + b"\n")
+            write_atomically(self._file, msgspec.json.encode(self._allowance.spent()) + b"\n")
         except OSError as error:
             _log.warning("what keys have used is not written down", path=str(self._file), reason=str(error))
         # Tried again with the next change.

@@ -13,12 +13,12 @@ import msgspec
 import structlog
 from msgspec import Meta
 
+from viiwork_core.atomic_file import write_atomically
 from viiwork_core.clock import Clock
 from viiwork_core.contracts.policy import Score
 from viiwork_core.node.models import Models
 from viiwork_core.node.plans import Planned
 from viiwork_core.routing.scores import Baseline, Scores
-from viiwork_core.whole_file import write_whole
 
 SAVE_S: Final = 600.0
 """Seconds between two writings, where something has changed."""
@@ -89,7 +89,7 @@ class Speeds:
         }
         try:
             # On the data loop, which must not wait for a disk; what a power cut takes is measured anew.
-            write_whole(self._path, msgspec.json.format(msgspec.json.encode(saved)), mode=0o666, settled=False)
+            write_atomically(self._path, msgspec.json.format(msgspec.json.encode(saved)), mode=0o666, settled=False)
         except OSError as error:
             _log.warning("scores not written", path=str(self._path), reason=str(error))
             return

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from viiwork_core.whole_file import write_whole
+from viiwork_core.atomic_file import write_atomically
 
 HEADER: Final = "X-Viiwork-Operator"
 NAME: Final = "operator.token"
@@ -20,7 +20,7 @@ _MOST: Final = 128
 def write_operator_token(state_dir: Path) -> str:
     """Make a token, and the file for it."""
     token = secrets.token_urlsafe(32)
-    write_whole(state_dir / NAME, token.encode(), settled=False)
+    write_atomically(state_dir / NAME, token.encode(), settled=False)
     return token
 
 

@@ -21,7 +21,9 @@ from viiwork_core.errors import ConfigError
 
 MAX_BYTES: Final = 1 << 20
 
-Mode = Literal["join", "secured", "open", "alone"]
+Mode = Literal["join", "secured", "open", "alone", "keep"]
+ServiceName = Literal["systemd", "systemd-user", "launchd", "docker", "process"]
+"""The names of setup.services."""
 
 
 class NodeAnswer(Block):
@@ -47,9 +49,11 @@ class ApiAnswer(Block):
 class MeshAnswer(Block):
     """Which mesh the machine comes into."""
 
-    mode: Mode = "alone"
-    """join: an existing mesh, by its join code. secured: a new mesh with a secret. open: a mesh without one, where
-    whoever reaches the port may join. alone: no mesh."""
+    mode: Mode | None = None
+    """join: an existing mesh, by its join code. secured: a mesh with a secret, with --replace the secret that this
+    machine has for the mesh of that name, else a new one. open: a mesh without one, where whoever reaches the port may
+    join. alone: no mesh. keep: with --replace, the mesh that this machine is in. Default: keep where that can be, else
+    alone."""
 
     code: str | None = Field(default=None, min_length=1, repr=False)
     """The join code, for mode join. It is as secret as the mesh: let nobody read the file, or use one of the next
@@ -84,7 +88,11 @@ class MeshAnswer(Block):
             what = "is missing" if not given else f"stands beside {given[-1]}"
             raise misplaced(("code",), what, "write one of code, code_file and code_env: `viiwork join-code` prints it")
         if self.mode != "join" and given:
-            raise misplaced((given[0],), f"has no meaning with mode {self.mode}", "write mode: join, or remove it")
+            what = f"has no meaning with mode {self.mode}" if self.mode else "has no meaning without mode: join"
+            raise misplaced((given[0],), what, "write mode: join, or remove it")
+        if self.mode == "keep" and (other := self.model_fields_set - {"mode"}):
+            what = "has no meaning with mode keep, which leaves the mesh as it is"
+            raise misplaced((min(other),), what, "remove it, or choose another mode")
         return self
 
 
@@ -136,7 +144,7 @@ class Answers(Block):
     """The group in which the models of this machine share their caches with other hosts. Needs a mesh with a secret.
     Default: caches stay where they are."""
 
-    service: Word | None = None
+    service: ServiceName | None = None
     """What keeps the node running: systemd, systemd-user, launchd, docker or process. Default: the first that works
     here."""
 

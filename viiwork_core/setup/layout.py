@@ -119,7 +119,8 @@ class Layout:
 
 def gib(size: int) -> str:
     """For people."""
-    return f"{size / GIB:.1f} GiB"
+    # A tenth of a GiB is where the rounding would hide most of it.
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 or not size else f"{max(1, round(size / MIB))} MiB"
 
 
 def need(model: FoundModel, context: int, parallel: int, cards: int) -> Need:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -63,6 +63,11 @@ class Neighbour:
     skew_s: float | None = None
     """How far its clock is ahead of this one; None: it does not say. Good to a second."""
 
+    @property
+    def host(self) -> str:
+        """Its IP address."""
+        return _host(self.address)
+
     def text(self) -> str:
         """For people."""
         models = f"{len(self.models)} {'model' if len(self.models) == 1 else 'models'}"
@@ -96,12 +101,32 @@ class _Cluster(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Cluster)
 
 
-async def look_around(registry: Registry, folder: Path, *, port: int = USUAL_PORT) -> Surroundings:
+Addresses = Mapping[str, str | ViiworkError | None]
+"""By discovery: this machine's address in its network, why there is none, or None: that is not the discovery's to
+say."""
+
+
+async def own_addresses(registry: Registry, folder: Path) -> Addresses:
+    """Ask all installed discoveries whether they can work here; some seconds at most."""
+    sources = finders(registry)
+    told = await asyncio.gather(*(_own_address(registry.discovery(name), folder) for name in sources))
+    return dict(zip(sources, told, strict=True))
+
+
+async def look_around(
+    registry: Registry,
+    folder: Path,
+    *,
+    port: int = USUAL_PORT,
+    without: Collection[str] = (),
+    own: Collection[str] = (),
+) -> Surroundings:
     """Ask all installed discoveries, then those whom they saw; some ten seconds. `folder` is for what they write.
 
-    `port`: of the others' APIs; a sighting tells only where their gossip is.
+    `port`: of the others' APIs; a sighting tells only where their gossip is. `without`: the discoveries that are not
+    asked; `own`: this machine's addresses, where a node of its own may run.
     """
-    sources = finders(registry)
+    sources = [name for name in finders(registry) if name not in without]
     looks = [_look(registry.discovery(name), folder) for name in sources]
     seen = await asyncio.gather(*looks, return_exceptions=True)
     silent, sightings = dict[str, str](), list[Sighting]()
@@ -112,19 +137,37 @@ async def look_around(registry: Registry, folder: Path, *, port: int = USUAL_POR
             raise found
         else:
             sightings += found
-    return Surroundings(await _asked(sightings[:MAX_HOSTS], port), silent)
+    others = [one for one in sightings if _host(one.address) not in own]
+    return Surroundings(await _asked(others[:MAX_HOSTS], port), silent)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+async def _own_address(cls: type[Discovery], folder: Path) -> str | ViiworkError | None:
+    try:
+        source, guard = _made_here(cls, folder)
+        found = await guard.call("own_address", LOOK_S, source.own_address)
+    except ViiworkError as error:
+        return error
+    return None if found is None else plain(str(found))
 
 
 async def _look(cls: type[Discovery], folder: Path) -> list[Sighting]:
-    own = folder / cls.name
-    own.mkdir(mode=0o700, exist_ok=True)
-    guard = Guard(f"discovery {cls.name}", clock=SystemClock())
-    context = Context("viiwork-init", own, Commands("init").run, Digests(folder).of)
-    source = attempt(f"making the discovery {cls.name}", partial(_made, cls, context))
+    source, guard = _made_here(cls, folder)
     async with AsyncExitStack() as stack:
         await guard.call("open", LOOK_S, source.__aenter__)
         stack.push_async_callback(guard.call, "close", LOOK_S, lambda: source.__aexit__(None, None, None))
         return await guard.call("sightings", LOOK_S, lambda: _collected(source))
+
+
+def _made_here(cls: type[Discovery], folder: Path) -> tuple[Discovery, Guard]:
+    own = folder / cls.name
+    own.mkdir(mode=0o700, exist_ok=True)
+    context = Context("viiwork-init", own, Commands("init").run, Digests(folder).of)
+    source = attempt(f"making the discovery {cls.name}", partial(_made, cls, context))
+    return source, Guard(f"discovery {cls.name}", clock=SystemClock())
 
 
 def _made(cls: type[Discovery], context: Context) -> Discovery:

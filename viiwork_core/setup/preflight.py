@@ -11,12 +11,12 @@ from viiwork_core.contracts.capabilities import Recognizes
 from viiwork_core.contracts.doctor import Finding, Level
 from viiwork_core.contracts.engine import Engine
 from viiwork_core.engines.commands import Commands
-from viiwork_core.errors import ConfigError, PluginError
+from viiwork_core.errors import ConfigError, PluginError, ViiworkError
 from viiwork_core.registry.guard import attempt
 from viiwork_core.security.signing import SKEW_S
 from viiwork_core.setup.answers import ApiAnswer, MeshAnswer
 from viiwork_core.setup.locations import Locations
-from viiwork_core.setup.neighbours import Neighbour
+from viiwork_core.setup.neighbours import Addresses, Neighbour
 from viiwork_core.setup.ports import KINDS, refusal
 from viiwork_core.setup.programs import runs
 from viiwork_core.setup.timekeeping import REMEDY, judged, kept
@@ -66,12 +66,15 @@ async def preflight(
     *,
     in_mesh: bool,
     replace: bool,
+    addresses: Addresses | None = None,
 ) -> list[Finding]:
-    """Look at everything. A problem means that what is set up now would not run."""
+    """Look at everything. A problem means that what is set up now would not run. `addresses`: what the discoveries
+    say of this machine."""
     return [
         _existing(locations, replace=replace),
-        *map(_port, ports),
+        *map(port_finding, ports),
         *await _programs(engines),
+        *(_discovery(name, told) for name, told in (addresses or {}).items()),
         judged(time.time(), kept(), in_mesh=in_mesh),
     ]
 
@@ -85,7 +88,13 @@ def _existing(locations: Locations, *, replace: bool) -> Finding:
     return Finding(Level.PROBLEM, what, "edit it; or begin anew with --replace, or after `viiwork uninstall`")
 
 
-def _port(one: Wanted) -> Finding:
+def taken(ports: Sequence[Wanted]) -> list[Wanted]:
+    """Those that cannot be had."""
+    return [one for one in ports if refusal(one.host, one.port, one.kind) is not None]
+
+
+def port_finding(one: Wanted) -> Finding:
+    """Whether it can be had."""
     where = f"{one.kind} {one.port}" + ("" if one.host == ANYWHERE else f" on {one.host}")
     why = refusal(one.host, one.port, one.kind)
     if why is None:
@@ -115,6 +124,14 @@ async def _programs(engines: Mapping[str, type[Engine]]) -> list[Finding]:
     return found
 
 
+def _discovery(name: str, told: str | ViiworkError | None) -> Finding:
+    """A warning only: which network the mesh is in is decided later, and there may be another one."""
+    if isinstance(told, ViiworkError):
+        remedy = f"to find nodes by {name}: {told.remedy or 'see the README of its plugin'}"
+        return Finding(Level.WARNING, f"{name} finds no nodes here: {told.message}", remedy)
+    return Finding(Level.OK, f"{name} can find nodes" + (f"; this machine is {told} there" if told else ""))
+
+
 def clocks(neighbours: Sequence[Neighbour]) -> list[Finding]:
     """Whether this machine's clock agrees with those of its neighbours."""
     told = [one for one in neighbours if one.skew_s is not None]
@@ -125,4 +142,5 @@ def clocks(neighbours: Sequence[Neighbour]) -> list[Finding]:
         if abs(skew) > SKEW_S:
             return [Finding(Level.PROBLEM, f"{what}: in a secured mesh it refuses what this machine signs", REMEDY)]
         return [Finding(Level.WARNING, what, REMEDY)]
-    return [Finding(Level.OK, f"the clock agrees with {len(told)} nodes nearby")] if told else []
+    nodes = "1 node" if len(told) == 1 else f"{len(told)} nodes"
+    return [Finding(Level.OK, f"the clock agrees with {nodes} nearby")] if told else []

@@ -55,7 +55,8 @@ class Subject:
 
     port: int = 8086
     dockerfile: str = ""
-    """Text of the recipe for an image with the engines, from a plugin (`Containerized`); empty: the node alone."""
+    """Text of the recipe for an image with the engines, from a plugin (`Recognizes.dockerfile`); empty: the node
+    alone."""
 
     grace_s: float = 60.0
     """health.respawn_grace: how long running requests may hold up a stop."""

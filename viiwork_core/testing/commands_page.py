@@ -72,7 +72,7 @@ def _command(parent: click.Context, name: str, depth: int) -> Iterator[str]:
         return
     yield f"    {ctx.command_path} {usage}\n"
     yield f"{_text(command)}\n"
-    options = [one for one in command.get_params(ctx) if isinstance(one, click.Option) and one.name != "help"]
+    options = [one for one in command.get_params(ctx) if isinstance(one, click.Option) and "--help" not in one.opts]
     rows = [row for one in options if (row := one.get_help_record(ctx))]
     if rows:
         yield "| | |\n|---|---|"

@@ -3,9 +3,9 @@
     case = EngineCase(engine=MyEngine, options=MyOptions(...), spec=spec, context=kit_context(folder))
     assert not await check_engine(case)
 
-Clauses 1 to 8, 22, 23, 26 and 27 need no process. For the others the kit starts the engine once, for real, so the case's
-spec must name a model that loads here; with two slots or more all clauses have something to look at. For an engine that
-attaches, a server must run at the first of its addresses.
+Clauses 1 to 8, 22, 23, 26 and 27 need no process. For the others the kit starts the engine once, for real, so the
+case's spec must name a model that loads here; with two slots or more all clauses have something to look at. For an
+engine that attaches, a server must run at the first of its addresses.
 """
 
 from __future__ import annotations

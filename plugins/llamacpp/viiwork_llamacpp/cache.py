@@ -62,7 +62,7 @@ class LlamaCppCache(CacheTransfer):
         argv = command_line(spec, self._options, Prepared(binary=binary))
         path = Path(Arguments(argv).last("-m", "--model"))
         files = model_files(path, spec.model)
-        pass
+        await _require_movable(files, spec)
         return {
             "model": await fingerprint.model(files, self.context.digest),
             "state": await self._state_version(binary),

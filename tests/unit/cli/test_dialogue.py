@@ -129,6 +129,13 @@ def test_a_layout_with_a_refused_line_cannot_be_accepted(
     assert "refused: takes two cards" in capsys.readouterr().out
 
 
+def test_what_was_refused_is_looked_at_again(registry: Registry) -> None:
+    """A program that was missing may have been installed from another terminal."""
+    verdicts = [Opinion({"small": ["there is no program"]}), Opinion()]
+    lines, _ = laid_out(registry, "small", "", "Look again", "Accept this layout", judge=lambda lines: verdicts.pop(0))
+    assert [line.name for line in lines] == ["small"]
+
+
 def test_another_port_for_one_that_is_not_free(registry: Registry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]

@@ -68,8 +68,10 @@ def test_a_key_that_was_made_is_printed_whatever_fails_after_that(tmp_path: Path
     assert fault(token) is None
 
 
-@pytest.mark.parametrize("value", ["ключ", "vwk_secret\nx: y", "vwk_secret", "Bearer " + new_token(), new_token()[:-1]])
-def test_what_is_no_key_is_neither_sent_nor_repeated(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+@pytest.mark.parametrize("form", ["ключ", "vwk_secret\nx: y", "vwk_secret", "Bearer TOKEN", "TOKEN-"])
+def test_what_is_no_key_is_neither_sent_nor_repeated(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    token = new_token()
+    value = token[:-1] if form == "TOKEN-" else form.replace("TOKEN", token)
     monkeypatch.setenv(API_KEY, value)
     with pytest.raises(ConfigError) as caught:
         credentials(None)

@@ -33,6 +33,34 @@ def test_version_names_the_plugin_api_too() -> None:
     assert result.output.endswith(f"(plugin API {API_MAJOR}.{API_MINOR})\n")
 
 
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = (
+        "import contextlib, sys\n"
+        "from viiwork_core.cli.main import cli\n"
+        "with contextlib.suppress(SystemExit): cli(['--help'])\n"
+        "print(sorted(set(sys.modules) & {'asyncio', 'httpx', 'quart', 'viiwork_core.cli.status'}))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "[]"
+    listed = [line.split()[0] for line in output.partition("Commands:\n")[2].splitlines()[:-1]]
+    assert listed == sorted(main.COMMANDS)  # each in one line of 80 columns
+
+
+@pytest.mark.parametrize("name", sorted(main.COMMANDS))
+def test_every_command_stands_where_the_table_says(name: str) -> None:
+    command = main.Root().get_command(click.Context(main.cli), name)
+    assert command is not None
+    assert command.help
+
+
+def test_a_shell_completes_commands_with_their_summaries() -> None:
+    items = main.cli.shell_complete(click.Context(main.cli), "un")
+    assert [(item.value, item.help) for item in items] == [
+        ("undrain", "Take requests on this node again."),
+        ("uninstall", "Remove what `viiwork init` wrote."),
+    ]
+
+
 def test_plugin_list_is_an_aligned_table() -> None:
     result = run("plugin", "list")
     assert result.exit_code == 0
@@ -88,13 +116,12 @@ def test_wrong_usage_exits_with_2(args: list[str]) -> None:
     assert run(*args).exit_code == 2
 
 
-def test_errors_raised_on_purpose_become_text_and_exit_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    @click.command()
+def test_errors_raised_on_purpose_become_text_and_exit_1() -> None:
+    @click.group(cls=main.Root, invoke_without_command=True)
     def failing() -> None:
         raise ConfigError("what is wrong", remedy="what to do")
 
-    monkeypatch.setitem(main._COMMANDS, "failing", lambda: failing)
-    result = run("failing")
+    result = CliRunner().invoke(failing)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "what is wrong\nremedy: what to do\n")
 
 

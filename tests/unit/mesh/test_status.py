@@ -10,7 +10,7 @@ import pytest
 
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.status import LONGEST, read_status
+from viiwork_core.mesh.status import LONGEST, MOST_LINKS, read_status
 
 MEMBER = Member(node="peer", node_id="run-1", host="127.0.0.2", api_port=1)
 WHOLE = {"node": "peer", "node_id": "run-1", "ver": "1", "uptime_s": 5}
@@ -46,6 +46,8 @@ def test_words_are_cut_and_put_on_one_line() -> None:
         {"models": [MODEL] * 1025},
         {"models": [{**MODEL, "backends": [{**BACKEND, "progress": 2}]}]},
         {"models": [{**MODEL, "backends": [BACKEND] * 257}]},
+        {"kv_share": {"links": [{"node": "x"}] * (MOST_LINKS + 1)}},
+        {"kv_share": {"links": [{"node": "x", "sent": -1}]}},
     ],
 )
 def test_figures_that_make_no_sense_refuse_it(fields: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ class Top(App[None]):
         super().__init__(ansi_color=bool(os.environ.get("NO_COLOR")) or None)
         self.picture = Picture()
         self._find = find
-        self._address = address
+        self._address, self._at = address, ""
         self._monotonic, self._wall = monotonic, wall
         self.state = "connecting"
         """In words: live, or why it is not."""
@@ -120,9 +120,17 @@ class Top(App[None]):
     def on_mount(self) -> None:
         """Listen, and paint."""
         self._body.focus()
-        self.run_worker(followed(self._find, begin=self.began, take=self.take, lost=self.lost))
+        self.run_worker(followed(self._node, begin=self.began, take=self.take, lost=self.lost))
         self.set_interval(TICK_S, self.tick)
         self.tick()
+
+    def _node(self) -> Operator:
+        """The node; where it listens elsewhere since it was started again, the head says so. In a thread."""
+        node = self._find()
+        if self._at not in ("", node.api):
+            self._address = node.api
+        self._at = node.api
+        return node
 
     # What the node tells
 
@@ -138,7 +146,7 @@ class Top(App[None]):
 
     def lost(self, reason: str) -> None:
         """It broke; it is tried again."""
-        self._say(f"reconnecting: {reason}")
+        self._say(f"reconnecting: {reason.removeprefix(f'the node at {self._at} ')}")
 
     def _say(self, state: str) -> None:
         self.state, self._dirty = state, True

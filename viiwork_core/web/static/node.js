@@ -6,7 +6,7 @@ import { graph, HOUR_S } from "./graphs.js";
 import { Live } from "./live.js";
 import { readable } from "./prompts.js";
 import { shares, total } from "./shares.js";
-import { bytes, count, memory, number, percent, plural, seconds, short, span, watts } from "./words.js";
+import { bytes, count, memory, millis, number, percent, plural, seconds, short, span, watts } from "./words.js";
 
 const MOST_SAMPLES = 360;
 
@@ -178,23 +178,46 @@ function caches() {
   const sent = !kv ? "No caches move to or from this node."
     : kv.sent === undefined ? "This node sends no caches."
     : `Sent ${count(kv.sent)}, ${bytes(kv.sent_bytes)} in all; ${count(kv.failed)} failed, ${count(kv.dropped)} were dropped before they were sent.`;
-  const columns = [["Model"], ["Moving"], ["Received", "n"], ["Imported", "n"], ["Turns that came from another host"], ["Turns that stayed"]];
-  const rows = status.models.filter((one) => one.kv_share).map((one) => [one.name, cacheCells(one)]);
-  return [h("p", { class: kv ? null : "none" }, sent), rows.length ? table("Caches by model", columns, rows, "") : null];
+  const counted = ["Sent", "Of files", "Received", "Imported", "Useless", "Failed", "A send", "An import"].map((title) => [title, "n"]);
+  const shared = status.models.filter((one) => one.kv_share);
+  const told = h("p", { class: kv ? null : "none" }, sent);
+  if (!shared.length) return told;
+  // Two tables: one of all these columns would be wider than a screen.
+  const turned = [["Model"], ["Turns from another host"], ["Turns from another backend"], ["Turns that stayed"]];
+  return [
+    told,
+    table("Caches by model", [["Model"], ["Moving"], ...counted], shared.map((one) => [one.name, cacheCells(one)]), ""),
+    h("h3", null, "How much of their prompts turns reused"),
+    table("Turns by model", turned, shared.map((one) => [one.name, turnCells(one)]), ""),
+  ];
 }
 
 function cacheCells(model) {
   const kv = model.kv_share;
-  const turns = (kind) => shares(total([kv.turns?.[kind] ?? {}]));
   return [
     name(model.name),
     h("span", { class: "state", "data-state": { on: "healthy", waiting: "starting" }[kv.state] ?? kv.state }, kv.state,
       kv.group ? `, group ${kv.group}` : null, kv.reason ? h("span", { class: "reason" }, kv.reason) : null),
+    kv.sent ? `${count(kv.sent)}, ${bytes(kv.sent_bytes)}` : count(kv.sent),
+    percent(kv.sent_share),
     count(kv.received),
     count(kv.imported),
-    turns("host"),
-    turns("none"),
+    count(kv.useless),
+    // Those that were not sent, and those that were not imported.
+    kv.failed === undefined ? count(null) : count(kv.failed + kv.import_failed),
+    each(kv.send_seconds, kv.sent + kv.failed),
+    each(kv.import_seconds, kv.imported),
   ];
+}
+
+/** By where the turn before ran. */
+function turnCells(model) {
+  return [name(model.name), ...["host", "backend", "none"].map((kind) => shares(total([model.kv_share.turns?.[kind] ?? {}])))];
+}
+
+/** The mean of so many, which took `sum` seconds together. */
+function each(sum, many) {
+  return millis(many ? (1000 * sum) / many : null);
 }
 
 if (place("read")) readable(place("read"), place("asked"));

@@ -181,10 +181,25 @@ def test_a_node_that_went_away_is_asked_again() -> None:
                 return away, shown(app), teller.asked
 
     away, back, asked = asyncio.run(scene())
-    assert "reconnecting: the node at" in away
+    assert "reconnecting: has ended the stream" in away
     assert "gemma-12b" in away, "what was known stays on the screen"
     assert "live" in back
     assert asked == 2
+
+
+def test_a_node_that_comes_back_at_another_port_is_shown_there() -> None:
+    async def scene() -> tuple[str, str]:
+        async with telling() as before, telling() as after:
+            nodes = [Operator(f"http://127.0.0.1:{one.port}", "", "NO_SECRET_HERE") for one in (before, after)]
+            app = Top(lambda: nodes[1 if before.asked else 0], nodes[0].api)
+            async with app.run_test(size=(100, 24)) as pilot:
+                await settled(pilot, app, lambda: app.state == "live")
+                before.hang_up()
+                await settled(pilot, app, lambda: after.asked == 1 and app.state == "live")
+                return shown(app).splitlines()[0], nodes[1].api
+
+    head, address = asyncio.run(scene())
+    assert head == f"viiwork top  {address}  live"
 
 
 def test_without_a_node_it_says_so_and_waits() -> None:
