@@ -81,8 +81,12 @@ def _head(own: dict[str, Any]) -> Iterator[str]:
         figures = [f"gpu {card['index']}", card.get("name", card.get("vendor", ""))]
         figures += [f"{card['util']:.0f} %"] if "util" in card else []
         if "vram_total_mb" in card:
-            figures.append(f"{card.get('vram_used_mb', '?')} of {card['vram_total_mb']} MB")
+            figures.append(f"{_gib(card.get('vram_used_mb'))} of {_gib(card['vram_total_mb'])} GiB")
         yield plain("  ".join(figures))[:80]
+
+
+def _gib(mib: float | None) -> str:
+    return "?" if mib is None else f"{mib / 1024:.1f}"
 
 
 def _backends(model: dict[str, Any]) -> Iterator[Row]:

@@ -143,8 +143,8 @@ def test_the_page_has_each_block_once_and_every_key() -> None:
     page = reference(SCHEMA)
     titles = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     assert titles == [
-        "Configuration", "node", "api", "api.cors", "api.catalog", "api.keys[]", "mesh", "mesh.radio", "routing", "routing.acme",
-        "health", "gpu", "activity", "telemetry",
+        "Configuration", "node", "api", "api.cors", "api.catalog", "api.keys[]",
+        "mesh", "mesh.radio", "routing", "routing.acme", "health", "gpu", "activity", "telemetry",
         "models[]", "models[].kv_share", "models[].acme", "models[].acme.inner", "models[].more",
         "models[].more.inner", "Keys of parts that are not built",
     ]  # fmt: skip
