@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
         )
     sheets = "".join(path.read_text() for path in site.rglob("*.css"))
     assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheets)
+
+
+def test_it_is_searched_from_the_disk(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no browser is installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((site / "index.html").as_uri())
+        page.get_by_role("textbox", name="Search").press_sequentially("draining")
+        page.locator(".md-search-result__link[href*='drain.html']").first.wait_for(state="visible")
+        browser.close()
 
 
 def test_its_links_lead_to_pages(site: Path) -> None:

@@ -15,8 +15,8 @@ PATH: Final = "/v1/kv"
 FORGET: Final = "/v1/kv/forget"
 
 _HELD: Final = ("SESSION", "MODEL", "WHERE", "TURN", "TOKENS", "MIB")
-_COUNTS: Final = ("MODEL", "STATE", "SENT", "FAILED", "RECEIVED", "IMPORTED", "USELESS")
-_SIZES: Final = ("MODEL", "SENT MIB", "OF FILES", "SEND S", "IMPORT S")
+_OUT: Final = ("MODEL", "STATE", "SENT", "FAILED", "DROPPED", "SENT MIB", "OF FILES", "SEND S")
+_IN: Final = ("MODEL", "RECEIVED", "REFUSED", "IMPORTED", "USELESS", "IMPORT FAILED", "IMPORT S")
 _TURNS: Final = ("MODEL", "SWITCH", "WARM", "PARTLY", "COLD", "UNKNOWN")
 _MIB: Final = 1 << 20
 
@@ -83,28 +83,37 @@ def stats(node: Operator, *, as_json: bool) -> None:
     if not models:
         click.echo("no model of this node has kv_share")
         return
-    print_table([_COUNTS, *map(_counts, models)])
+    print_table([_OUT, *map(_out, models)])
     for one in models:
         if reason := one.get("reason"):
             click.echo(f"{one['name']}: {reason}")
-    print_table([_SIZES, *map(_sizes, models)], before="\n")
+    print_table([_IN, *map(_in, models)], before="\n")
     if rows := [row for one in models for row in _turns(one)]:
         print_table([_TURNS, *rows], before="\n")
 
 
-def _counts(one: dict[str, Any]) -> tuple[str, ...]:
-    counted = ("sent", "failed", "received", "imported", "useless")
-    return one["name"], one["state"], *(str(one.get(figure, "-")) for figure in counted)
-
-
-def _sizes(one: dict[str, Any]) -> tuple[str, ...]:
-    timed = ("send_seconds", "import_seconds")
+def _out(one: dict[str, Any]) -> tuple[str, ...]:
     return (
         one["name"],
+        one["state"],
+        *_counts(one, "sent", "failed", "dropped"),
         _mib(one["sent_bytes"]) if "sent_bytes" in one else "-",
         f"{one['sent_share']:.0%}" if "sent_share" in one else "-",
-        *(f"{one[figure]:.1f}" if figure in one else "-" for figure in timed),
+        _seconds(one, "send_seconds"),
     )
+
+
+def _in(one: dict[str, Any]) -> tuple[str, ...]:
+    counted = _counts(one, "received", "refused", "imported", "useless", "import_failed")
+    return one["name"], *counted, _seconds(one, "import_seconds")
+
+
+def _counts(one: dict[str, Any], *figures: str) -> tuple[str, ...]:
+    return tuple(str(one.get(figure, "-")) for figure in figures)
+
+
+def _seconds(one: dict[str, Any], figure: str) -> str:
+    return f"{one[figure]:.1f}" if figure in one else "-"
 
 
 def _turns(one: dict[str, Any]) -> list[tuple[str, ...]]:

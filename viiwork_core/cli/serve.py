@@ -27,6 +27,7 @@ from viiwork_core.cli.late_servers import LateServers
 from viiwork_core.cli.unread import reading_to_the_end
 from viiwork_core.config.durations import format_duration
 from viiwork_core.config.load import find_config
+from viiwork_core.config.paths import config_files
 from viiwork_core.config.schema import Config
 from viiwork_core.engines.bell import Bell
 from viiwork_core.node.addresses import Places, bind
@@ -60,10 +61,7 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
     config = read_config(file, os.environ)
     setup_logging(log_json, log_level, node=config.node.name)
     registry = load_plugins(os.environ)
-    for warning in config.warnings:
-        _log.warning("configuration", reason=warning)
-    for record in registry.failed:
-        _log.warning("a plugin failed to load", plugin=record.entry_point, reason=record.reason)
+    _warn(file, config, registry)
     resolved = resolve(config, registry)
     places = bind(config, resolved)
     reloading = Reload(reload, partial(_read, file, registry))
@@ -77,6 +75,17 @@ def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
         places.close()
     if app.surface is not None and _departure(app.surface) == "restart":
         _start_again()
+
+
+def _warn(file: Path | None, config: Config, registry: Registry) -> None:
+    """What is odd before anything starts."""
+    if file is None:
+        places = ", ".join(map(str, config_files(os.environ)))
+        _log.warning("no configuration file", looked_at=places, remedy="`viiwork init` writes one; --config names one")
+    for warning in config.warnings:
+        _log.warning("configuration", reason=warning)
+    for record in registry.failed:
+        _log.warning("a plugin failed to load", plugin=record.entry_point, reason=record.reason)
 
 
 def _departure(surface: Surface) -> str | None:

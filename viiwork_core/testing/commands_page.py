@@ -24,7 +24,8 @@ _HEAD: Final = """\
 
 ## What commands have in common
 
-Commands that ask a node (`alias`, `down`, `drain`, `kv`, `models`, `status`, `top`, `undrain`, `up`, `why`) take:
+Commands that ask a node (`alias`, `down`, `drain`, `key`, `kv`, `models`, `prompts`, `status`, `top`, `undrain`, `up`,
+`why`) take the following; `key entry` alone asks nobody.
 
 - `--config FILE`: the configuration of the node that is meant; by default the one of the usual places. The running node
   is found by its state folder.

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import click
 import pytest
+import structlog
 from click.testing import CliRunner, Result
 
 from viiwork_core import API_MAJOR, API_MINOR
-from viiwork_core.cli import main
+from viiwork_core.cli import main, serve
+from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError
+from viiwork_core.registry.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +126,15 @@ def test_errors_raised_on_purpose_become_text_and_exit_1() -> None:
 
     result = CliRunner().invoke(failing)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "what is wrong\nremedy: what to do\n")
+
+
+def test_a_node_without_a_configuration_tells_where_one_was_looked_for() -> None:
+    with structlog.testing.capture_logs() as logs:
+        serve._warn(None, Config.model_validate({"node": {"name": "box"}}), Registry([]))
+    (told,) = logs
+    assert told["event"] == "no configuration file"
+    assert told["looked_at"].endswith("viiwork/viiwork.yaml")
+    assert "viiwork init" in told["remedy"]
 
 
 def test_a_small_command_imports_no_server() -> None:

@@ -62,7 +62,7 @@ class Report:
         if self._as_json:
             print_json([_object(one) for one in self.told])
         else:
-            counted = (f"{levels[level]} {level}{'' if level is Level.OK else 's'}" for level in Level)
+            counted = (f"{levels[one]} {one}{'' if one is Level.OK or levels[one] == 1 else 's'}" for one in Level)
             click.echo(", ".join(counted))
         return EXIT[max(levels, key=EXIT.__getitem__, default=Level.OK)]
 

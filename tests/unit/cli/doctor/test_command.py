@@ -14,6 +14,8 @@ import structlog
 from click.testing import CliRunner, Result
 
 from viiwork_core.cli import main
+from viiwork_core.cli.doctor.report import Report
+from viiwork_core.contracts.doctor import Finding, Level
 
 PLUGIN = """
 import asyncio
@@ -109,6 +111,13 @@ def test_all_is_well(tmp_path: Path, command: str) -> None:
     assert "config" in lines
     assert "  ok       node a, models: none, policy: fastest, discovery: none" in lines
     assert lines[-1].endswith("ok, 0 warnings, 0 problems")
+
+
+def test_one_is_counted_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report({}, as_json=False)
+    report.add("topic", [Finding(Level.WARNING, "odd", "mend it")])
+    assert report.end() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 ok, 1 warning, 0 problems"
 
 
 def test_a_warning_is_1(tmp_path: Path, install: Callable[[str], None]) -> None:
