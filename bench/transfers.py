@@ -37,7 +37,7 @@ from viiwork_core.kvshare.sealing import ReplicaLabel
 from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
-from viiwork_core.node import delivery
+from viiwork_core.node.upload import upload
 from viiwork_core.proxy.request import Receive, Scope, Send
 from viiwork_core.security.secret import MeshSecret
 from viiwork_core.security.signing import Signer, Verifier
@@ -131,7 +131,7 @@ async def _sent(file: Path, size: int, port: int) -> None:
     ended = asyncio.get_running_loop().create_future()
     async with Links(node="sender", signer=Signer(KEYS.signature, node="sender", clock=SystemClock())) as links:
         sender = Sender[Member](
-            partial(delivery.upload, links), KEYS.replica, SystemClock(), max_bytes=1 << 40, ended=ended.set_result
+            partial(upload, links), KEYS.replica, SystemClock(), max_bytes=1 << 40, ended=ended.set_result
         )
         toll = Toll()
         running = [asyncio.create_task(work) for work in (sender.run(), toll.watch())]

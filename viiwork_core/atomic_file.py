@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -22,13 +24,27 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, settled: 
             os.fsync(file.fileno())
     fresh.replace(path)
     if settled:
-        _settle(path.parent)
+        settle(path.parent)
 
 
-def _settle(folder: Path) -> None:
-    """Put a rename on disk."""
+def settle(folder: Path) -> None:
+    """What was renamed or removed in a folder is on disk. Blocks. Raises OSError."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+async def save_then(save: Callable[[], None], then: Callable[[], None]) -> None:
+    """Run `save`, which blocks, in a thread, and after it `then`, unless it failed. Raises what it raises.
+
+    Also when the caller is cancelled meanwhile: what is on disk must be what holds.
+    """
+    saving = asyncio.ensure_future(asyncio.to_thread(save))
+    try:
+        await asyncio.shield(saving)
+    finally:
+        await asyncio.wait({saving})
+        if saving.exception() is None:
+            then()

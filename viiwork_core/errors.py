@@ -200,6 +200,10 @@ class CacheRefused(ViiworkError):
     status, type, code = 422, "invalid_request", "cache_refused"
 
 
+class ReplicaGone(CacheRefused):
+    """The replica is not in the store any more: a newer one has replaced it, or it was dropped."""
+
+
 class FingerprintMismatch(CacheRefused):
     """The sender's fingerprint differs from the receiver's; nothing was transferred."""
 

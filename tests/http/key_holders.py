@@ -6,10 +6,9 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
+import commands
 import psutil
 from http_node import SECRET, Answer, EngineEnd, Node, ask, chat
 
@@ -44,17 +43,8 @@ def listed(node: Node) -> dict[str, dict[str, Any]]:
 
 def command(node: Node, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`viiwork key`, with the mesh's secret unless `environ` says otherwise."""
-    program = str(Path(sys.executable).with_name("viiwork"))
-    where = [] if args[0] == "entry" else ["--config", str(node.folder / "viiwork.yaml")]
-    environ = {"VIIWORK_MESH_SECRET": SECRET, **environ}
-    return subprocess.run(
-        [program, "key", *args, *where],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_PLUGINS": "", **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = commands.viiwork if args[0] == "entry" else commands.command
+    return run(node, "key", *args, **{"VIIWORK_MESH_SECRET": SECRET, **environ})
 
 
 def said(node: Node, *args: str) -> str:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
-import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import viiwork
 from http_node import CHAT, SECRET, Answer, Node, ask, chat, connected, model, started, until
+from meshes import free_port, mesh_at
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.security.join_code import decode
@@ -39,13 +36,6 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def got(node: Node, path: str, *headers: Header, method: str = "GET", body: bytes = b"") -> Answer:
     return asyncio.run(ask(node, body, path=path, method=method, headers=headers))
-
-
-def command(node: Node, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A command as the node's user runs it, without the mesh's secret."""
-    whole = {"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_PLUGINS": "", **environ}
-    program = [str(Path(sys.executable).with_name("viiwork")), *args]
-    return subprocess.run(program, env=whole, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("shown", [[], [("Authorization", "Bearer wrong")], [("x-api-key", new_token())]])
@@ -101,20 +91,20 @@ def test_the_command_of_the_node_s_user_needs_no_key(keyed: Node) -> None:
     where = ("--config", str(keyed.folder / "viiwork.yaml"))
     token = keyed.folder / "state" / "operator.token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
-    assert command(keyed, "status", *where).returncode == 0
-    assert command(keyed, "alias", "set", "a", "m", *where).returncode == 0
-    assert command(keyed, "down", "m", *where).returncode == 0
-    assert command(keyed, "up", "m", *where).returncode == 0
+    assert viiwork(keyed, "status", *where).returncode == 0
+    assert viiwork(keyed, "alias", "set", "a", "m", *where).returncode == 0
+    assert viiwork(keyed, "down", "m", *where).returncode == 0
+    assert viiwork(keyed, "up", "m", *where).returncode == 0
     assert token.read_text() not in keyed.log()
 
 
 def test_other_users_show_a_key(keyed: Node) -> None:
     at = ("--node", f"http://{keyed.host}:{keyed.port}")
-    refused = command(keyed, "models", *at)
+    refused = viiwork(keyed, "models", *at)
     assert refused.returncode != 0
     assert "VIIWORK_API_KEY" in refused.stderr
-    assert command(keyed, "models", *at, VIIWORK_API_KEY=TOKEN).returncode == 0
-    denied = command(keyed, "alias", "set", "b", "m", *at, VIIWORK_API_KEY=TOKEN)
+    assert viiwork(keyed, "models", *at, VIIWORK_API_KEY=TOKEN).returncode == 0
+    denied = viiwork(keyed, "alias", "set", "b", "m", *at, VIIWORK_API_KEY=TOKEN)
     assert denied.returncode != 0
     assert "only the node's own machine" in denied.stderr
 
@@ -137,18 +127,12 @@ def test_a_forged_forward_is_no_way_in(keyed: Node) -> None:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
     """Two nodes of a secured mesh; the model is the second's alone."""
     hosts = {"alpha": "127.0.0.41", "beta": "127.0.0.42"}
-    ports = {}
-    for name, host in hosts.items():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-            ports[name] = probe.getsockname()[1]
+    ports = {name: free_port(host) for name, host in hosts.items()}
 
     def config(name: str, *models: str) -> dict[str, Any]:
         seeds = [f"{host}:{ports[other]}" for other, host in hosts.items() if other != name]
-        mesh = {"network": "seeds", "advertise": hosts[name], "bind_port": ports[name], "seeds": seeds}
-        quick = {"capacity_poll": "200ms", "rejoin_interval": "1s"}
-        rest = {"health": {"interval": "0.3s"}, "models": [model(one) for one in models]}
-        return {**KEYS, "mesh": {**mesh, **quick}, **rest}
+        mesh = mesh_at(hosts[name], ports[name], seeds)
+        return {**KEYS, "mesh": mesh, "health": {"interval": "0.3s"}, "models": [model(one) for one in models]}
 
     folder = tmp_path_factory.mktemp("pair")
     with (
@@ -204,8 +188,8 @@ def test_a_stream_of_the_mesh_tells_of_both(pair: tuple[Node, Node]) -> None:
 def test_the_secret_is_enough_for_a_command(pair: tuple[Node, Node]) -> None:
     alpha, beta = pair
     at = ("--node", f"http://{beta.host}:{beta.port}")
-    assert command(alpha, "status", *at).returncode != 0
-    done = command(alpha, "status", *at, VIIWORK_MESH_SECRET=SECRET)
+    assert viiwork(alpha, "status", *at).returncode != 0
+    done = viiwork(alpha, "status", *at, VIIWORK_MESH_SECRET=SECRET)
     assert done.returncode == 0, done.stderr
 
 
@@ -220,14 +204,14 @@ def test_the_secret_is_found_beside_the_configuration(pair: tuple[Node, Node]) -
     where, env = ("--config", str(alpha.folder / "viiwork.yaml")), alpha.folder / "viiwork.env"
     (alpha.folder / "state" / "operator.token").rename(alpha.folder / "token")
     try:
-        refused = command(alpha, "alias", "set", "a", "m", *where)
+        refused = viiwork(alpha, "alias", "set", "a", "m", *where)
         assert refused.returncode == 1
         assert "set VIIWORK_MESH_SECRET to the secret of the mesh" in refused.stderr
         env.write_text(f"VIIWORK_MESH_SECRET={SECRET}\n")
         for words in (("status",), ("alias", "set", "a", "m")):
-            done = command(alpha, *words, *where)
+            done = viiwork(alpha, *words, *where)
             assert done.returncode == 0, done.stderr
-        code = command(alpha, "join-code", *where)
+        code = viiwork(alpha, "join-code", *where)
         told = decode(code.stdout)
         assert told.secret_text == SECRET
         assert (

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from http_node import SECRET, Answer, Node, ask, chat, model, started, until
+from meshes import Mesh
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.security.secret import MeshSecret
@@ -26,53 +24,16 @@ HOSTS = {"alpha": "127.0.0.21", "beta": "127.0.0.22", "gamma": "127.0.0.23"}
 PATH = "/v1/aliases"
 
 
-@pytest.fixture(scope="module")
-def places() -> dict[str, tuple[str, int]]:
-    """Where each node's gossip is."""
-    found = {}
-    for name, host in HOSTS.items():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-            found[name] = (host, probe.getsockname()[1])
-    return found
+class Three(Mesh):
+    """The nodes that run, and what models each has."""
 
-
-def configuration(name: str, places: dict[str, tuple[str, int]], *models: str) -> dict[str, Any]:
-    host, port = places[name]
-    return {
-        "mesh": {
-            "network": "seeds",
-            "advertise": host,
-            "bind_port": port,
-            "seeds": [f"{there}:{at}" for other, (there, at) in places.items() if other != name],
-            "capacity_poll": "200ms",
-            "rejoin_interval": "1s",
-        },
-        "health": {"interval": "0.3s"},
-        "models": [model(one) for one in models],
-    }
-
-
-class Three:
-    """The nodes that run, and how to start one."""
-
-    def __init__(self, folder: Path, places: dict[str, tuple[str, int]]) -> None:
-        self.folder, self.places = folder, places
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, HOSTS)
         self.models = {"alpha": ("big",), "beta": ("big", "small"), "gamma": ()}
-        self.running: dict[str, tuple[Node, ExitStack]] = {}
 
-    def __getitem__(self, name: str) -> Node:
-        return self.running[name][0]
-
-    def start(self, name: str) -> Node:
-        stack = ExitStack()
-        config = configuration(name, self.places, *self.models[name])
-        self.running[name] = stack.enter_context(started(name, self.folder / name, config)), stack
-        return self[name]
-
-    def stop(self, *names: str) -> None:
-        for name in names or tuple(self.running):
-            self.running.pop(name)[1].close()
+    def config(self, name: str) -> dict[str, Any]:
+        models = [model(one) for one in self.models[name]]
+        return {"mesh": self.section(name), "health": {"interval": "0.3s"}, "models": models}
 
     def met(self) -> None:
         for node, _ in self.running.values():
@@ -90,8 +51,8 @@ def members(node: Node) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory, places: dict[str, tuple[str, int]]) -> Iterator[Three]:
-    nodes = Three(tmp_path_factory.mktemp("three"), places)
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    nodes = Three(tmp_path_factory.mktemp("three"))
     try:
         yield nodes
     finally:
@@ -109,16 +70,7 @@ def mesh(three: Three) -> Three:
 
 def alias(node: Node, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`viiwork alias` on the node's machine, with the secret unless `environ` says otherwise."""
-    program = str(Path(sys.executable).with_name("viiwork"))
-    environ = {"VIIWORK_MESH_SECRET": SECRET, **environ}
-    return subprocess.run(
-        [program, "alias", *args, "--config", str(node.folder / "viiwork.yaml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_PLUGINS": "", **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return command(node, "alias", *args, **{"VIIWORK_MESH_SECRET": SECRET, **environ})
 
 
 def said(node: Node, *args: str) -> str:
@@ -252,18 +204,14 @@ def test_a_name_that_becomes_a_model_is_the_model(mesh: Three) -> None:
 
 
 def test_an_open_mesh_has_them_too(tmp_path: Path) -> None:
-    places = {}
-    for name, host in (("left", "127.0.0.26"), ("right", "127.0.0.27")):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
-            places[name] = (host, probe.getsockname()[1])
-    with ExitStack() as stack:
-        nodes = {}
-        for name in places:
-            config = configuration(name, places, *(["big"] if name == "right" else []))
-            config["mesh"] |= {"open": True, "secret_env": "NO_SECRET"}
-            nodes[name] = stack.enter_context(started(name, tmp_path / name, config))
-        left, right = nodes["left"], nodes["right"]
+    class Open(Mesh):
+        def config(self, name: str) -> dict[str, Any]:
+            mesh = self.section(name, open=True, secret_env="NO_SECRET")
+            return {"mesh": mesh, "health": {"interval": "0.3s"}, "models": [model("big")] if name == "right" else []}
+
+    nodes = Open(tmp_path, {"left": "127.0.0.26", "right": "127.0.0.27"})
+    try:
+        left, right = nodes.start("left"), nodes.start("right")
         until(lambda: members(left) and members(right), "they know each other")
         until(lambda: "big" in [one["id"] for one in left.get("/v1/models")["data"]], "and their models")
         done = alias(left, "set", "coder", "big", "--wait", "--timeout", "20s", VIIWORK_MESH_SECRET="")
@@ -275,6 +223,8 @@ def test_an_open_mesh_has_them_too(tmp_path: Path) -> None:
             ask(left, b"", path=f"{PATH}/coder", method="DELETE", headers=[("Origin", "http://127.0.0.1")])
         )
         assert foreign.status == 403
+    finally:
+        nodes.stop()
 
 
 def test_a_forward_by_an_alias_is_not_resolved_again(mesh: Three) -> None:

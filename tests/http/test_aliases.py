@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from http_node import Answer, Node, ask, chat, connected, model, script, started, until
 
 JSON = ("Content-Type", "application/json")
@@ -289,65 +290,56 @@ def test_no_page_may_write(node: Node, headers: list[tuple[str, str]], expected:
 # By the command
 
 
-def command(node: Node, *args: str, stdin: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    program = str(Path(sys.executable).with_name("viiwork"))
-    return subprocess.run(
-        [program, "alias", *args, "--config", str(node.folder / "viiwork.yaml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_PLUGINS": "", **environ},
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def alias(node: Node, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return command(node, "alias", *args, stdin=stdin)
 
 
 def test_the_command(node: Node, tmp_path: Path) -> None:
-    done = command(node, "set", "said", "big", "--fallback", "small", "--fallback", "extra")
+    done = alias(node, "set", "said", "big", "--fallback", "small", "--fallback", "extra")
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
         "said -> big, else small, else extra\n1 of 1 members have it\n",
         "",
     )
-    assert command(node, "set", "said", "small", "--wait").stdout.startswith("said -> small\n")
-    header, row = command(node, "ls").stdout.splitlines()
+    assert alias(node, "set", "said", "small", "--wait").stdout.startswith("said -> small\n")
+    header, row = alias(node, "ls").stdout.splitlines()
     assert header.split() == ["ALIAS", "TARGET", "FALLBACKS", "STATE", "SERVED", "AS", "BY"]
     assert row.split() == ["said", "small", "-", "ok", "small", "box"]
-    assert json.loads(command(node, "ls", "--json").stdout)["aliases"][0]["target"] == "small"
-    assert command(node, "revert", "said").stdout.startswith("said -> big, else small, else extra\n")
-    newest, before, *_ = command(node, "history", "said").stdout.splitlines()
+    assert json.loads(alias(node, "ls", "--json").stdout)["aliases"][0]["target"] == "small"
+    assert alias(node, "revert", "said").stdout.startswith("said -> big, else small, else extra\n")
+    newest, before, *_ = alias(node, "history", "said").stdout.splitlines()
     assert newest.endswith("box  big, else small, else extra")
     assert before.endswith("box  small")
 
-    command(node, "set", "gone", "big")
-    assert command(node, "rm", "gone").stdout.startswith("gone -> nothing\n")
-    exported = command(node, "export").stdout
+    alias(node, "set", "gone", "big")
+    assert alias(node, "rm", "gone").stdout.startswith("gone -> nothing\n")
+    exported = alias(node, "export").stdout
     assert json.loads(exported)["aliases"].keys() >= {"said", "gone"}
-    assert command(node, "export", str(tmp_path / "all.json")).returncode == 0
-    command(node, "rm", "said")
-    done = command(node, "import", str(tmp_path / "all.json"))
+    assert alias(node, "export", str(tmp_path / "all.json")).returncode == 0
+    alias(node, "rm", "said")
+    done = alias(node, "import", str(tmp_path / "all.json"))
     assert (done.returncode, done.stdout) == (0, "said: set\n")
-    assert command(node, "import", stdin=exported).stdout == "said: as it was\n"
+    assert alias(node, "import", stdin=exported).stdout == "said: as it was\n"
     assert info(node, "said")["fallbacks"] == ["small", "extra"]
 
 
 def test_the_command_when_it_is_refused(node: Node) -> None:
-    wrong = command(node, "set", "big", "small")
+    wrong = alias(node, "set", "big", "small")
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr == "big is the name of a model; choose another name for the alias\n"
     for name in ("a/b", "..", "a b", "?", ""):
-        wrong = command(node, "set", name, "big")
+        wrong = alias(node, "set", name, "big")
         assert wrong.returncode == 2
         assert "is no name for an alias\nremedy: " in wrong.stderr
-    wrong = command(
+    wrong = alias(
         node, "import", stdin='{"v":1,"aliases":{"big":{"target":"small"},"ok":{"target":"any","fallbacks":null}}}'
     )
     assert (wrong.returncode, wrong.stdout.splitlines()[1]) == (1, "ok: set")
-    assert command(node, "import", stdin="[]").stderr.startswith("the file is no export of aliases")
-    assert command(node, "set", "x").returncode == 2
-    assert command(node, "set", "x", "big", "--timeout", "5").returncode == 2
-    assert command(node, "ls", "--node", "nonsense").stderr.startswith("http://nonsense is no address of a node")
-    here = command(node, "ls", "--node", f"127.0.0.1:{node.port}")
+    assert alias(node, "import", stdin="[]").stderr.startswith("the file is no export of aliases")
+    assert alias(node, "set", "x").returncode == 2
+    assert alias(node, "set", "x", "big", "--timeout", "5").returncode == 2
+    assert alias(node, "ls", "--node", "nonsense").stderr.startswith("http://nonsense is no address of a node")
+    here = alias(node, "ls", "--node", f"127.0.0.1:{node.port}")
     assert here.stdout.splitlines()[1].split()[0] == "ok"
 
 
@@ -355,7 +347,7 @@ def test_the_command_without_a_node(tmp_path: Path) -> None:
     node = Node("none", tmp_path, subprocess.Popen([sys.executable, "-c", ""]))
     node.process.wait()
     (tmp_path / "viiwork.yaml").write_text(json.dumps({"node": {"state_dir": str(tmp_path / "state")}}))
-    done = command(node, "ls")
+    done = alias(node, "ls")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"no node runs with the state folder {tmp_path / 'state'}\nremedy: ")
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from http_node import SECRET, Node, model, plugin_path, started, until
-from test_mesh_views import configuration, free_port
+from meshes import free_port
+from test_mesh_views import configuration
 
 pytestmark = pytest.mark.slow
 

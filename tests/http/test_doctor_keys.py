@@ -8,8 +8,9 @@ from contextlib import ExitStack
 import pytest
 from http_node import SECRET, Node, model, started, until
 from key_holders import listed, new
+from meshes import free_port
 from test_doctor import Found, doctor, only
-from test_mesh_views import configuration, free_port
+from test_mesh_views import configuration
 
 pytestmark = pytest.mark.slow
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from http_node import Answer, Node, ask, chat, connected, model, soon, started, streamed, until
 
 from viiwork_core.security.keys import digest_of, hash_text, new_token
@@ -51,18 +50,6 @@ async def written(
         await client.send(("\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])).encode() + body)
         answer = await client.read(await client.answer(method))
     return answer.status, json.loads(answer.body)
-
-
-def command(node: Node, *args: str) -> subprocess.CompletedProcess[str]:
-    """`viiwork` with the configuration of a node."""
-    return subprocess.run(
-        [str(Path(sys.executable).with_name("viiwork")), *args, "--config", str(node.folder / "viiwork.yaml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def gated(gate: str) -> list[list[Any]]:

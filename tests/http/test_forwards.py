@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from http_node import Answer, Node, ask, chat, connected, model, script, soon, started, streamed, until
+from http_node import Answer, Node, ask, chat, connected, model, script, soon, streamed, until
+from meshes import meeting
 
 WORD = 'data: {"choices":[{"delta":{"content":"👩‍💻"}}]}\n\n'.encode()
 DONE = b"data: [DONE]\n\n"
@@ -25,42 +25,13 @@ class Pair:
     back: Node
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def configuration(host: str, port: int, seeds: list[str], models: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "mesh": {
-            "network": "seeds",
-            "advertise": host,
-            "bind_port": port,
-            "seeds": seeds,
-            "capacity_poll": "200ms",
-            "rejoin_interval": "1s",
-        },
-        "routing": {"queue_timeout": "3s"},
-        "models": models,
-    }
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     shared = model("shared", "scripted-shared", kv_share={"group": "g", "min_tokens": 1})
-    ports = {host: free_port(host) for host in ("127.0.0.11", "127.0.0.12")}
-    first, second = ports.items()
-    back = configuration(
-        *second, [":".join(map(str, first))], [model("far"), model("far-done", "scripted-done"), shared]
-    )
-    front = configuration(*first, [":".join(map(str, second))], [shared])
-    with started("front", folder / "front", front) as one, started("back", folder / "back", back) as other:
-        until(lambda: {m["id"] for m in one.get("/v1/models")["data"]} >= {"far", "shared"}, "they know each other")
-        until(lambda: other.get("/v1/status")["members"], "both of them")
-        yield Pair(one, other)
+    models = [model("far"), model("far-done", "scripted-done"), shared]
+    with meeting(folder, ("127.0.0.11", "127.0.0.12"), {"models": [shared]}, {"models": models}) as (front, back):
+        yield Pair(front, back)
 
 
 def got(node: Node, name: str, steps: list[list[Any]] | None = None, **more: Any) -> Answer:

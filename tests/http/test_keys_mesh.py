@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from http_node import SECRET, Node, ask, chat, model, started, until
+from http_node import SECRET, Node, ask, chat, model, until
 from key_holders import asked, command, engine, listed, new, outcome, read, revoke, said, shown, status
+from meshes import Mesh
 
 from viiwork_core.errors import ViiworkError
 
@@ -26,44 +25,16 @@ HOSTS = {"alpha": "127.0.0.51", "beta": "127.0.0.52"}
 MODELS = {"alpha": ("m",), "beta": ("m", "far")}
 
 
-class Pair:
+class Pair(Mesh):
     """Two nodes, of which one may be away."""
 
     def __init__(self, folder: Path, **mesh: Any) -> None:
-        self.folder, self.mesh = folder, mesh
-        self.running: dict[str, tuple[Node, ExitStack]] = {}
-        self.ports = {}
-        for name, host in HOSTS.items():
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.bind((host, 0))
-                self.ports[name] = probe.getsockname()[1]
-
-    def __getitem__(self, name: str) -> Node:
-        return self.running[name][0]
+        super().__init__(folder, HOSTS)
+        self.more = mesh
 
     def config(self, name: str) -> dict[str, Any]:
-        other = next(one for one in HOSTS if one != name)
-        mesh = {
-            "network": "seeds",
-            "advertise": HOSTS[name],
-            "bind_port": self.ports[name],
-            "seeds": [f"{HOSTS[other]}:{self.ports[other]}"],
-            "capacity_poll": "200ms",
-            "rejoin_interval": "1s",
-            **self.mesh,
-        }
         models = [model(one) for one in MODELS[name]]
-        return {"mesh": mesh, "health": {"interval": "0.3s"}, "models": models}
-
-    def start(self, name: str, *, healthy: bool = True, **environ: str) -> Node:
-        stack = ExitStack()
-        starting = started(name, self.folder / name, self.config(name), healthy=healthy, environ=environ or None)
-        self.running[name] = stack.enter_context(starting), stack
-        return self[name]
-
-    def stop(self, *names: str) -> None:
-        for name in names or tuple(self.running):
-            self.running.pop(name)[1].close()
+        return {"mesh": self.section(name, **self.more), "health": {"interval": "0.3s"}, "models": models}
 
 
 @pytest.fixture(scope="module")

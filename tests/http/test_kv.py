@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -121,9 +122,10 @@ def test_an_operator_lists_counts_and_forgets(pair: tuple[Node, Node]) -> None:
     assert (link["node"], link["sent"] >= 1, link["failed"], link["under_way"]) == (other.name, True, 0, 0)
     assert other.model("m")["kv_share"]["received"] >= 1
     narrow = command(one, "stats", columns=80).stdout
-    assert "MODEL  STATE  SENT  FAILED  RECEIVED  IMPORTED  USELESS" in narrow
-    assert "MODEL  SENT MIB  OF FILES  SEND S  IMPORT S" in narrow
+    assert "MODEL  STATE  SENT  FAILED  DROPPED  SENT MIB  OF FILES  SEND S" in narrow
+    assert "MODEL  RECEIVED  REFUSED  IMPORTED  USELESS  IMPORT FAILED  IMPORT S" in narrow
     assert ".." not in narrow, "nothing is cut"
+    until(lambda: shown_counts(one) == told_counts(one), "both say the same, once nothing is under way")
 
     forgotten = command(one, "forget", "mine")
     assert forgotten.returncode == 0, forgotten.stderr + one.log()
@@ -144,6 +146,31 @@ def test_an_operator_lists_counts_and_forgets(pair: tuple[Node, Node]) -> None:
         {key, KEYS.session_key(key)}
     )
     assert replicas(other) == []
+
+
+COUNTED = {
+    "SENT": "sent",
+    "FAILED": "failed",
+    "DROPPED": "dropped",
+    "RECEIVED": "received",
+    "REFUSED": "refused",
+    "IMPORTED": "imported",
+    "USELESS": "useless",
+    "IMPORT FAILED": "import_failed",
+}
+"""Columns of `viiwork kv stats`, and the names of `--json`."""
+
+
+def shown_counts(node: Node) -> dict[str, str]:
+    """By the table's columns, of the node's one model."""
+    out, taken, *_ = (table.splitlines() for table in command(node, "stats", columns=80).stdout.split("\n\n"))
+    rows = [zip(re.split("  +", head), row.split(), strict=True) for head, row in (out, taken)]
+    return {column: value for row in rows for column, value in row if column in COUNTED}
+
+
+def told_counts(node: Node) -> dict[str, str]:
+    (told,) = json.loads(command(node, "stats", "--json").stdout)["models"]
+    return {column: str(told[name]) for column, name in COUNTED.items()}
 
 
 def test_what_caches_move_is_counted_for_prometheus(pair: tuple[Node, Node]) -> None:

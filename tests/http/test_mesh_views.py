@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from http_node import SECRET, Answer, Client, Node, ask, chat, connected, model, script, soon, started, until
+from meshes import Mesh, free_port, mesh_at
 
 pytestmark = pytest.mark.slow
 
@@ -29,49 +26,15 @@ MODELS = {
 DONE = b"data: [DONE]\n\n"
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def configuration(host: str, port: int, seeds: list[str], *models: dict[str, Any], **mesh: Any) -> dict[str, Any]:
-    return {
-        "mesh": {
-            "network": "seeds",
-            "advertise": host,
-            "bind_port": port,
-            "seeds": seeds,
-            "capacity_poll": "200ms",
-            "rejoin_interval": "1s",
-            **mesh,
-        },
-        "health": {"interval": "0.3s"},
-        "models": list(models),
-    }
+    return {"mesh": mesh_at(host, port, seeds, **mesh), "health": {"interval": "0.3s"}, "models": list(models)}
 
 
-@dataclass
-class Nodes:
+class Nodes(Mesh):
     """`front` has no model; the others have `far`, with different contexts, and `side` has one of its own."""
 
-    folder: Path
-    ports: dict[str, int] = field(default_factory=lambda: {name: free_port(host) for name, host in HOSTS.items()})
-    running: dict[str, tuple[Node, ExitStack]] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Node:
-        return self.running[name][0]
-
-    def start(self, name: str) -> None:
-        seeds = [f"{host}:{self.ports[other]}" for other, host in HOSTS.items() if other != name]
-        config = configuration(HOSTS[name], self.ports[name], seeds, *MODELS[name])
-        stack = ExitStack()
-        node = stack.enter_context(started(name, self.folder / name, config))
-        self.running[name] = node, stack
-
-    def stop(self, name: str) -> None:
-        self.running.pop(name)[1].close()
+    def config(self, name: str) -> dict[str, Any]:
+        return {"mesh": self.section(name), "health": {"interval": "0.3s"}, "models": list(MODELS[name])}
 
     def settled(self) -> None:
         """All know each other and what they serve."""
@@ -87,12 +50,11 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path_factory.mktemp("views"))
+    nodes = Nodes(tmp_path_factory.mktemp("views"), HOSTS)
     try:
         yield nodes
     finally:
-        for name in tuple(nodes.running):
-            nodes.stop(name)
+        nodes.stop()
 
 
 @pytest.fixture
@@ -286,31 +248,19 @@ def test_of_a_name_that_nobody_serves_nothing_is_told(nodes: Nodes, name: str) -
     assert json.loads(answer.body)["models"] == []
 
 
-def run(node: Node, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`viiwork` on the node's machine."""
-    return subprocess.run(
-        [Path(sys.executable).with_name("viiwork"), *args, "--config", str(node.folder / "viiwork.yaml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_PLUGINS": "", **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_an_alias_is_resolved(nodes: Nodes) -> None:
     secret = {"VIIWORK_MESH_SECRET": SECRET}
-    done = run(nodes["front"], "alias", "set", "coder", "far", "--fallback", "own", **secret)
+    done = command(nodes["front"], "alias", "set", "coder", "far", "--fallback", "own", **secret)
     assert done.returncode == 0, done.stderr
     found = nodes["front"].get("/v1/fleet/capacity?model=coder")
     assert (found["resolved_from"], [one["name"] for one in found["models"]]) == ("coder", ["far"])
-    run(nodes["front"], "alias", "set", "nothing", "gone", "--force", **secret)
+    command(nodes["front"], "alias", "set", "nothing", "gone", "--force", **secret)
     assert nodes["front"].get("/v1/fleet/capacity?model=nothing")["models"] == []
     members = nodes["front"].get("/v1/cluster")["members"]
     assert {one["node"] for one in members if "aliases_equal" in one} == set(HOSTS)
     until(lambda: all(one["aliases_equal"] for one in nodes["front"].get("/v1/cluster")["members"]), "all have them")
     for name in ("coder", "nothing"):
-        run(nodes["front"], "alias", "rm", name, **secret)
+        command(nodes["front"], "alias", "rm", name, **secret)
 
 
 def test_the_members_are_shown_with_what_they_tell(nodes: Nodes) -> None:
@@ -333,7 +283,7 @@ def test_the_members_are_shown_with_what_they_tell(nodes: Nodes) -> None:
 
 def test_the_status_in_the_terminal(nodes: Nodes) -> None:
     side = nodes["side"]
-    done = run(side, "status", "--mesh")
+    done = command(side, "status", "--mesh")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -350,21 +300,21 @@ def test_the_status_in_the_terminal(nodes: Nodes) -> None:
         "0",
         "4096",
     ]
-    told = json.loads(run(side, "status", "--json").stdout)
+    told = json.loads(command(side, "status", "--json").stdout)
     assert (told["node"], [one["name"] for one in told["models"]]) == ("side", ["far", "own"])
-    assert json.loads(run(side, "status", "--mesh", "--json").stdout)["view"] == "side"
-    there = run(side, "status", "--url", f"http://{nodes['back'].host}:{nodes['back'].port}")
+    assert json.loads(command(side, "status", "--mesh", "--json").stdout)["view"] == "side"
+    there = command(side, "status", "--url", f"http://{nodes['back'].host}:{nodes['back'].port}")
     assert there.stdout.startswith("back  viiwork ")
 
 
 def test_the_models_in_the_terminal(nodes: Nodes) -> None:
-    lines = [line.split() for line in run(nodes["back"], "models").stdout.splitlines()]
+    lines = [line.split() for line in command(nodes["back"], "models").stdout.splitlines()]
     assert lines == [
         ["MODEL", "OWNED", "BY", "TARGET", "CONTEXT"],
         ["far", "local", "-", "4096"],
         ["own", "peer", "-", "1024"],
     ]
-    told = json.loads(run(nodes["back"], "models", "--json").stdout)
+    told = json.loads(command(nodes["back"], "models", "--json").stdout)
     assert [one["id"] for one in told["data"]] == ["far", "own"]
 
 
@@ -372,7 +322,7 @@ def test_without_a_mesh_and_with_a_model_that_is_not_well(tmp_path: Path) -> Non
     config = {"models": [model("never", args=["--not-ready"]), model("well")], "health": {"interval": "0.3s"}}
     with started("alone", tmp_path / "alone", config, healthy=False) as node:
         until(lambda: node.model("well")["backends"][0]["status"] == "healthy", "one of them is well")
-        done = run(node, "status")
+        done = command(node, "status")
         assert done.returncode == 1, done.stderr
         assert "no mesh" in done.stdout
         assert next(line for line in done.stdout.splitlines() if line.startswith("never")).split()[3] != "healthy"
@@ -380,12 +330,12 @@ def test_without_a_mesh_and_with_a_model_that_is_not_well(tmp_path: Path) -> Non
         members = node.get("/v1/cluster")["members"]
         assert [(one["node"], one["addr"]) for one in members] == [("alone", None)]
         assert node.get("/v1/fleet/capacity?model=well")["models"][0]["free"] == 2
-    gone = run(node, "status")
+    gone = command(node, "status")
     assert gone.returncode == 2
     assert gone.stdout == ""
     assert gone.stderr.startswith("no node runs with the state folder ")
     assert "remedy: start it with `viiwork serve`" in gone.stderr
-    nobody = run(node, "status", "--url", "http://127.0.0.1:9")
+    nobody = command(node, "status", "--url", "http://127.0.0.1:9")
     assert nobody.returncode == 2
     assert "does not answer" in nobody.stderr
 

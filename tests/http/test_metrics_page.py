@@ -14,9 +14,9 @@ import promql_parser
 import pytest
 from http_node import Answer, ask, chat, model, started, until
 from key_holders import said
+from meshes import free_port, mesh_at
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from test_forwards import configuration, free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "viiwork.json").read_text())
@@ -49,11 +49,10 @@ def listed() -> dict[str, Series]:
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Metric]]:
     """What a node exposes that answered, forwarded and refused requests, with a key, a session and a peer."""
     folder = tmp_path_factory.mktemp("metrics")
-    ports = {host: free_port(host) for host in ("127.0.0.31", "127.0.0.32")}
-    first, second = ports.items()
     shared = model("shared", "scripted-shared", kv_share={"group": "g", "min_tokens": 1})
-    one = configuration(*first, [":".join(map(str, second))], [shared])
-    other = configuration(*second, [":".join(map(str, first))], [shared, model("far")])
+    first, second = ((host, free_port(host)) for host in ("127.0.0.31", "127.0.0.32"))
+    one = {"mesh": mesh_at(*first, [":".join(map(str, second))]), "models": [shared]}
+    other = {"mesh": mesh_at(*second, [":".join(map(str, first))]), "models": [shared, model("far")]}
     with started("one", folder / "one", one) as front, started("other", folder / "other", other):
         until(lambda: {entry["id"] for entry in front.get("/v1/models")["data"]} >= {"far", "shared"}, "they meet")
         front.engine("shared").open("save")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from commands import command
 from http_node import SECRET, Answer, Node, ask, chat, connected, model, soon, started, streamed, until
 
 from viiwork_core.clock import SystemClock
@@ -208,19 +208,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def command(node: Node, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """`viiwork` with the configuration of a node."""
-    program = str(Path(sys.executable).with_name("viiwork"))
-    return subprocess.run(
-        [program, *args, "--config", str(node.folder / "viiwork.yaml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.folder), **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def test_the_command(node: Node) -> None:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from http_node import Node, ask, chat, connected, model, script, soon, started, streamed, until
+from meshes import free_port, mesh_at
 from prometheus_client.parser import text_string_to_metric_families
 
 DONE = b"data: [DONE]\n\n"
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def configuration(host: str, port: int, seeds: list[str], *models: dict[str, Any]) -> dict[str, Any]:
-    mesh = {"network": "seeds", "advertise": host, "bind_port": port, "seeds": seeds}
-    mesh |= {"capacity_poll": "200ms", "rejoin_interval": "1s"}
-    return {"mesh": mesh, "routing": {"queue_timeout": "10s"}, "models": list(models)}
+    return {"mesh": mesh_at(host, port, seeds), "routing": {"queue_timeout": "10s"}, "models": list(models)}
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -14,9 +12,10 @@ from typing import Any
 
 import pytest
 from collector import Collector, collecting
+from commands import command
 from http_node import CHAT, SECRET, Answer, Node, ask, chat, connected, model, script, soon, started, streamed, until
 from key_holders import said
-from test_forwards import configuration, free_port
+from meshes import asked, meeting
 
 PATH = "/v1/prompts"
 MARK = "zebra-marker"
@@ -39,24 +38,14 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("prompts")
-    first, second = ((host, free_port(host)) for host in ("127.0.0.51", "127.0.0.52"))
-    one = configuration(*first, [":".join(map(str, second))], [model("near")])
-    other = configuration(*second, [":".join(map(str, first))], [model("far", parallel=1)])
     quick = {"OTEL_BSP_SCHEDULE_DELAY": "50"}
     with collecting() as collector:
         more = {"telemetry": {"endpoint": collector.endpoint}, "routing": {"queue_timeout": "500ms", "queue_max": 1}}
         full = {"activity": {"prompts": "full", "prompt_history": 50}}
-        with (
-            started("front", folder / "front", {**one, **more, **full}, environ=quick) as front,
-            started("back", folder / "back", {**other, **more}, environ=quick) as back,
-        ):
-            until(lambda: {m["id"] for m in front.get("/v1/models")["data"]} >= {"far", "near"}, "they meet")
-            until(lambda: back.get("/v1/status")["members"], "both of them")
+        one, other = {"models": [model("near")]}, {"models": [model("far", parallel=1)]}
+        hosts = "127.0.0.51", "127.0.0.52"
+        with meeting(folder, hosts, {**one, **more, **full}, {**other, **more}, environ=quick) as (front, back):
             yield Pair(front, back, collector)
-
-
-def asked(node: Node, body: bytes, rid: str, *headers: tuple[str, str], path: str = CHAT) -> Answer:
-    return asyncio.run(ask(node, body, headers=[("X-Request-Id", rid), *headers], path=path))
 
 
 def read(node: Node, path: str, *headers: tuple[str, str]) -> Answer:
@@ -151,19 +140,19 @@ async def _with_host(node: Node, host: str) -> Answer:
         return await client.read(await client.answer("GET"))
 
 
-def command(node: Node, *args: str) -> subprocess.CompletedProcess[str]:
-    program = str(Path(sys.executable).with_name("viiwork"))
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(node.folder), "VIIWORK_PLUGINS": "", "VIIWORK_MESH_SECRET": SECRET}
-    line = [program, "prompts", *args, "--config", str(node.folder / "viiwork.yaml")]
-    return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=60, check=False)
+def prompts(node: Node, *args: str) -> str:
+    """What `viiwork prompts` prints when it succeeds."""
+    done = command(node, "prompts", *args, VIIWORK_MESH_SECRET=SECRET)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_command_lists_and_shows(pair: Pair) -> None:
     asked(pair.front, marked("near"), "by-hand")
     kept(pair.front, "by-hand")
-    assert "by-hand" in command(pair.front).stdout
-    assert f"[user]\n{MARK}" in command(pair.front, "by-hand").stdout
-    refused = command(pair.back)
+    assert "by-hand" in prompts(pair.front)
+    assert f"[user]\n{MARK}" in prompts(pair.front, "by-hand")
+    refused = command(pair.back, "prompts", VIIWORK_MESH_SECRET=SECRET)
     assert (refused.returncode, "activity.prompts" in refused.stderr) == (1, True)
 
 
@@ -178,7 +167,7 @@ def test_with_api_keys_the_operator_alone_reads_it(tmp_path: Path) -> None:
         assert MARK not in read(node, "/v1/activity", key).body.decode()
         operator = ("X-Viiwork-Operator", (node.folder / "state" / "operator.token").read_text())
         assert MARK in read(node, PATH, operator).body.decode()
-        assert MARK in command(node, "r").stdout
+        assert MARK in prompts(node, "r")
         assert read(node, PATH, ("X-Viiwork-Operator", "wrong")).status == 401
 
 
@@ -190,7 +179,7 @@ def test_sizes_are_kept_without_a_word(tmp_path: Path) -> None:
         assert (one["messages"], one["prompt_chars"], one["prompt_tokens"], one["output_tokens"]) == (2, 19, 5, 1)
         assert MARK not in read(node, PATH).body.decode()
         assert b"keeps the texts" not in read(node, "/").body
-        assert "r" in command(node).stdout
+        assert "r" in prompts(node)
 
 
 def test_off_nothing_is_kept(tmp_path: Path) -> None:

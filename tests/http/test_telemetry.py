@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from collector import Collector, Span, collecting
-from http_node import CHAT, Answer, Node, ask, chat, connected, model, script, soon, started, streamed, until
-from test_forwards import configuration, free_port
+from http_node import CHAT, Node, ask, chat, connected, model, script, soon, started, streamed, until
+from meshes import asked, meeting
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -41,22 +41,12 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("traces")
     shared = model("shared", "scripted-shared", kv_share={"group": "g", "min_tokens": 1})
-    first, second = ((host, free_port(host)) for host in ("127.0.0.41", "127.0.0.42"))
-    one = configuration(*first, [":".join(map(str, second))], [shared])
-    other = configuration(*second, [":".join(map(str, first))], [shared, model("far", parallel=1)])
+    one, other = {"models": [shared]}, {"models": [shared, model("far", parallel=1)]}
     with collecting() as collector:
         telemetry = {"telemetry": {"endpoint": collector.endpoint, "headers_env": "COLLECTOR_KEY"}}
-        with (
-            started("front", folder / "front", {**one, **telemetry}, environ=QUICK) as front,
-            started("back", folder / "back", {**other, **telemetry}, environ=QUICK) as back,
-        ):
-            until(lambda: {m["id"] for m in front.get("/v1/models")["data"]} >= {"far", "shared"}, "they meet")
-            until(lambda: back.get("/v1/status")["members"], "both of them")
+        hosts = "127.0.0.41", "127.0.0.42"
+        with meeting(folder, hosts, {**one, **telemetry}, {**other, **telemetry}, environ=QUICK) as (front, back):
             yield Pair(front, back, collector)
-
-
-def asked(node: Node, body: bytes, rid: str, *headers: tuple[str, str], path: str = CHAT) -> Answer:
-    return asyncio.run(ask(node, body, headers=[("X-Request-Id", rid), *headers], path=path))
 
 
 def told(pair: Pair, rid: str, *names: str) -> dict[tuple[str, str], Span]:

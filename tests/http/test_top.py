@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import command
 from http_node import Node
 
 COLOURS = re.compile(rb"\x1b\[(?:[0-9]+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9]+)*m")
@@ -29,14 +30,7 @@ def environ(node: Node, **more: str) -> dict[str, str]:
 
 
 def top(node: Node, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, "top", *args, "--config", str(node.folder / "viiwork.yaml")],
-        env=environ(node, **more),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return command(node, "top", *args, **more)
 
 
 def test_one_frame_for_scripts(shared_node: Node) -> None:

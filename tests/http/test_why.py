@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command
 from http_node import SECRET, Node, ask, chat, model, script, soon, started, until
+from meshes import free_port, mesh_at
 
 from viiwork_core.simulation.trace import read
 
 TEXT = "a sentence that is nobody else's business"
 
 
-def free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def configuration(host: str, port: int, seeds: list[str], trace: Path, *models: dict[str, Any]) -> dict[str, Any]:
-    mesh = {"network": "seeds", "advertise": host, "bind_port": port, "seeds": seeds}
-    mesh |= {"capacity_poll": "200ms", "rejoin_interval": "1s"}
-    return {"mesh": mesh, "routing": {"queue_timeout": "10s", "trace": str(trace)}, "models": list(models)}
+    return {
+        "mesh": mesh_at(host, port, seeds),
+        "routing": {"queue_timeout": "10s", "trace": str(trace)},
+        "models": list(models),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -149,17 +143,14 @@ def test_who_waits_is_told_with_place_and_estimate(nodes: tuple[Node, Node]) -> 
     asyncio.run(scene())
 
 
-def command(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {"PATH": os.environ["PATH"], "HOME": str(node.folder), "VIIWORK_MESH_SECRET": SECRET}
-    program = Path(sys.executable).with_name("viiwork")
-    whole = [program, "why", *arguments, "--config", node.folder / "viiwork.yaml"]
-    return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=30, check=False)
+def explained(node: Node, *args: str) -> subprocess.CompletedProcess[str]:
+    return command(node, "why", *args, VIIWORK_MESH_SECRET=SECRET)
 
 
 def test_the_command_tells_it_in_words(nodes: tuple[Node, Node]) -> None:
     front, back = nodes
     served(front, "both", "w11", "?prefer=back")
-    ended = command(back, "w11")
+    ended = explained(back, "w11")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("w11  ")
@@ -169,8 +160,8 @@ def test_the_command_tells_it_in_words(nodes: tuple[Node, Node]) -> None:
     assert "ran        peer back" in lines
     assert "tokens     prompt 5, cached 2, completion 1" in lines
     assert all(len(line) <= 80 for line in lines)
-    assert json.loads(command(front, "w11", "--json").stdout) == why(front, "w11")
-    unknown = command(front, "never")
+    assert json.loads(explained(front, "w11", "--json").stdout) == why(front, "w11")
+    unknown = explained(front, "never")
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert "no node that answers knows a request never" in unknown.stderr
 

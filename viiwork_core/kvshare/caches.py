@@ -15,7 +15,7 @@ from viiwork_core.clock import Clock
 from viiwork_core.contracts.policy import Score
 from viiwork_core.engines.slots import Reservation, SlotBook, SlotState
 from viiwork_core.engines.states import BackendView
-from viiwork_core.errors import ViiworkError
+from viiwork_core.errors import ReplicaGone, ViiworkError
 from viiwork_core.kvshare.deliveries import Deliveries
 from viiwork_core.kvshare.exports import Exports
 from viiwork_core.kvshare.handover import Handover
@@ -211,7 +211,17 @@ class Caches:
     # Before a turn
 
     async def before(self, turn: Turn) -> None:
-        """Import the session's replica into the reserved slot, if that pays."""
+        """Import the session's replica into the reserved slot, if that pays.
+
+        One that is replaced after the decision is left for the newer one, once.
+        """
+        try:
+            await self._before(turn)
+        except ReplicaGone:
+            await self._before(turn, last=True)
+
+    async def _before(self, turn: Turn, *, last: bool = False) -> None:
+        """Raises ReplicaGone, unless it is the `last` try, when a newer one has come meanwhile."""
         model = turn.reservation.model
         shared, replica = self._models.get(model), self._store.find(model, turn.session) if self._store else None
         if shared is None or replica is None:
@@ -223,15 +233,18 @@ class Caches:
             _log.info("kv import skipped", model=model, session=turn.session, reason=decision.reason)
             return
         self._book.enter(turn.reservation, SlotState.RESTORING)
-        await self._import(shared, turn, decision.replica, restore_deadline(replica.header.length, read_s))
+        deadline = restore_deadline(replica.header.length, read_s)
+        await self._import(shared, turn, decision.replica, deadline, last=last)
 
-    async def _import(self, shared: SharedModel, turn: Turn, replica: Replica, within_s: float) -> None:
+    async def _import(self, shared: SharedModel, turn: Turn, replica: Replica, within_s: float, *, last: bool) -> None:
         assert self._store is not None, "the replica lies in it"
         model, header, store, began = turn.reservation.model, replica.header, self._store, self._clock.monotonic()
         told = {"model": model, "session": turn.session, "turn": header.turn, "bytes": header.length}
         try:
             tokens = await self._control.call(lambda: self._moving.restore(shared, turn, replica, store, within_s))
         except ViiworkError as error:
+            if isinstance(error, ReplicaGone) and not last and store.find(model, turn.session) is not None:
+                raise  # nothing was restored yet
             self._promises.failed(model, header.fingerprint, error)
             # A failed restore empties the slot, so what it held is gone either way.
             self._holdings.clear(*self._place(turn.reservation), turn.session)

@@ -48,7 +48,7 @@ class Partials(Generic[_Kept]):
         """The arrival that a transfer of this file from byte `start` on continues; None: it begins anew.
 
         Raises ResumeFrom when it has to begin elsewhere. One that a sender was told of and does not go on with is
-        given up.
+        given up; a transfer from the file's end on only asks, and may ask again.
         """
         partial = self._kept.get(header)
         if partial is None:
@@ -58,8 +58,9 @@ class Partials(Generic[_Kept]):
         if partial.arrival.written == start:
             partial.timer.cancel()
             return self._kept.pop(header).arrival
-        if not partial.offered:
-            partial.offered = True
+        asks = start == header.length
+        if asks or not partial.offered:
+            partial.offered |= not asks
             raise ResumeFrom("part of the replica is here", offset=partial.arrival.written)
         self.give_up(header)
         return self.take(header, start)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from viiwork_core.clock import Clock
-from viiwork_core.errors import BaseMissing, CacheRefused, StoreFull
+from viiwork_core.errors import BaseMissing, CacheRefused, ReplicaGone, StoreFull
 from viiwork_core.kvshare.arrivals import SUFFIXES, Arrival, copy_file, files_of, mapped, read_header, unlink_all
 from viiwork_core.kvshare.partials import Partials
 from viiwork_core.kvshare.sealing import ReplicaHeader, measure
@@ -96,14 +96,14 @@ class ReplicaStore:
     def lease(self, replica: Replica) -> Iterator[Replica]:
         """Keep a replica on disk for the length of a `with`, whatever arrives meanwhile.
 
-        Entering is memory only; leaving may delete a file that was replaced in between. Raises CacheRefused when the
-        replica is gone already.
+        Entering is memory only; leaving may delete a file that was replaced in between. Raises ReplicaGone when that
+        has happened to it already.
         """
         key = (replica.header.model, replica.header.session)
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.replica.path != replica.path:
-                raise CacheRefused("the replica is no longer kept here")
+                raise ReplicaGone("the replica is no longer kept here")
             entry.leases += 1
             self._entries[key] = self._entries.pop(key)
         try:
@@ -123,7 +123,7 @@ class ReplicaStore:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.lease(replica))
-            except CacheRefused as error:
+            except ReplicaGone as error:
                 raise BaseMissing("the turn that the delta stands on is no longer here") from error
             yield replica.path
 
@@ -154,8 +154,9 @@ class ReplicaStore:
         """Put the replica at `target` for an engine to read, and prove that it still is what its header says.
 
         Within one file system the target is a hard link, unless `link` is False: an engine must not save under this
-        name, and the caller unlinks it after the restore. Blocking: reads the whole file. Raises CacheRefused when it
-        rotted or vanished - then it is dropped from the store - and StoreFull when `target` cannot be written.
+        name, and the caller unlinks it after the restore. Blocking: reads the whole file. Raises ReplicaGone,
+        CacheRefused when it rotted or its file vanished - then it is dropped from the store - and StoreFull when
+        `target` cannot be written.
         """
         with self.lease(replica):
             try:

@@ -266,7 +266,7 @@ class Sender(Generic[Target]):
             transfer.broken += 1
             if not stream.sent or transfer.broken >= TRIES:
                 raise
-            transfer.start = 0  # the target tells what it has
+            transfer.start = None
             await anyio.sleep(PAUSE_S)
             return False
         finally:
@@ -274,15 +274,20 @@ class Sender(Generic[Target]):
         return True
 
     async def _stream(self, transfer: Transfer[Target], header: ReplicaHeader) -> SealedFile:
-        """The file as a delta where there is something for it to stand on, else whole."""
+        """The file as a delta where there is something for it to stand on, else whole; or the question for its start.
+
+        That is the file from its end on, a header and no block. A fast link would carry all of the file before the
+        target's answer is read.
+        """
         save, pace = transfer.save, self._pace(transfer.save.label.model)
-        while transfer.bases:
+        while transfer.bases and transfer.start is not None:
             base = transfer.bases[0]
             if delta := await anyio.to_thread.run_sync(self._delta, save, base, transfer.start):
                 header = msgspec.structs.replace(header, start=transfer.start, base=base.blake3)
                 return SealedFile(seal(self._key(), header, delta), pace)
             transfer.useless()
-        header = msgspec.structs.replace(header, start=transfer.start)
+        start = header.length if transfer.start is None else transfer.start
+        header = msgspec.structs.replace(header, start=start)
         return sealed_file(save.path, self._key(), header, pace)
 
     def _delta(self, save: Save[Target], base: Base, start: int) -> Generator[bytes, None, None] | None:

@@ -56,8 +56,8 @@ class Transfer(Generic[Target]):
     """The session was, meanwhile."""
 
     error: str | None = "the node stops"
-    start: int = 0
-    """Byte of the file to begin at."""
+    start: int | None = 0
+    """Byte of the file to begin at; None: the target is asked first, since a part may be there."""
 
     sent: int = 0
     """Bytes handed to the network."""
@@ -67,8 +67,10 @@ class Transfer(Generic[Target]):
 
     def useless(self) -> Base:
         """The base is not what the target has: on with the next one, or the whole file. Returns it."""
-        base, self.start = self.bases.pop(0), 0
+        base = self.bases.pop(0)
         if self.broken:
             # The blocks of another delta begin elsewhere: what is there already, only the whole file goes on from.
             self.bases.clear()
+        else:
+            self.start = 0
         return base

@@ -12,7 +12,7 @@ from viiwork_core.clock import Clock
 from viiwork_core.errors import AliasRefused, InvalidRequest, NotFound
 from viiwork_core.mesh.alias_table import ALIASES, MAX_LIVE, MAX_NAMES, NAME, AliasWrite
 from viiwork_core.mesh.book import Book
-from viiwork_core.mesh.table import MAX_VERSION, Change
+from viiwork_core.mesh.table import Change
 from viiwork_core.mesh.table_store import TableStore
 
 FILE: Final = "aliases.json"
@@ -27,6 +27,9 @@ def alias_store(state_dir: Path) -> TableStore[AliasWrite]:
 
 class AliasBook(Book[AliasWrite]):
     """On the data loop. A write is on disk before anybody sees it."""
+
+    noun = "alias"
+    refusal = AliasRefused
 
     def __init__(
         self,
@@ -110,12 +113,8 @@ class AliasBook(Book[AliasWrite]):
     async def _put(
         self, name: str, *, target: str = "", fallbacks: tuple[str, ...] = (), deleted: bool = False
     ) -> None:
-        head = self._head(name)
-        version = head.ver + 1 if head else 1
-        if version > MAX_VERSION:
-            raise AliasRefused(f"the versions of alias {name} are used up", remedy="choose another name")
         try:
-            write = AliasWrite(version, self._node, self._now(), target, fallbacks, deleted)
+            write = AliasWrite(*self._stamp(name), target, fallbacks, deleted)
         except ValueError as error:
             raise InvalidRequest(f"alias {name}: {error}") from error
         await self._write(name, write)

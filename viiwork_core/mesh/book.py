@@ -6,12 +6,14 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Generic
+from functools import partial
+from typing import Any, ClassVar, Final, Generic
 
+from viiwork_core.atomic_file import save_then
 from viiwork_core.clock import Clock
-from viiwork_core.errors import NotFound
+from viiwork_core.errors import NotFound, ViiworkError
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.table import Change, Table, W, changes
+from viiwork_core.mesh.table import MAX_VERSION, Change, Table, W, changes
 from viiwork_core.mesh.table_store import TableStore
 
 DIGESTS: Final = 1024
@@ -22,6 +24,12 @@ _CONTAINED: Final = -1
 
 class Book(ABC, Generic[W]):
     """On the data loop. A write is on disk before anybody sees it."""
+
+    noun: ClassVar[str]
+    """What its names are, in messages."""
+
+    refusal: ClassVar[type[ViiworkError]]
+    """What is raised for a write that cannot be."""
 
     def __init__(self, store: TableStore[W], *, node: str, clock: Clock) -> None:
         self.text = store.text
@@ -70,6 +78,13 @@ class Book(ABC, Generic[W]):
         """Unix milliseconds, for a write."""
         return max(0, int(self._clock.wall() * 1000))
 
+    def _stamp(self, name: str) -> tuple[int, str, int]:
+        """Version, author and time of the next write to a name. Raises `refusal` when no version is left."""
+        head = self._head(name)
+        if head is not None and head.ver >= MAX_VERSION:
+            raise self.refusal(f"the versions of {self.noun} {name} are used up", remedy="choose another name")
+        return (head.ver + 1 if head else 1), self._node, self._now()
+
     async def _write(self, name: str, write: W) -> None:
         await self._replace(self._table.written(name, write))
 
@@ -115,18 +130,13 @@ class Book(ABC, Generic[W]):
                 await self._replace(self._table.older())
 
     async def _replace(self, table: Table[W]) -> None:
-        old = self._table
-        if table == old:
-            return
-        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, table))
-        try:
-            await asyncio.shield(saving)
-        finally:
-            # What is on disk must be what holds, also when the caller is cancelled meanwhile.
-            await asyncio.wait({saving})
-            if saving.exception() is None:
-                self._table = table
-                self._note(changes(old, table))
+        if table != self._table:
+            await save_then(partial(self._store.save, table), partial(self._hold, table))
+
+    def _hold(self, table: Table[W]) -> None:
+        news = changes(self._table, table)
+        self._table = table
+        self._note(news)
 
     def _note(self, news: Iterable[Change[W]]) -> None:
         found = list(news)

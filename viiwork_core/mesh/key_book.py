@@ -12,7 +12,7 @@ from viiwork_core.clock import Clock
 from viiwork_core.errors import InvalidRequest, KeyConflict, NotFound
 from viiwork_core.mesh.book import Book
 from viiwork_core.mesh.key_table import KEYS, MAX_NAMES, KeyWrite, limits
-from viiwork_core.mesh.table import MAX_VERSION, Change
+from viiwork_core.mesh.table import Change
 from viiwork_core.mesh.table_store import TableStore
 from viiwork_core.security.keys import MAX_KEYS, NAME, NAME_REMEDY, ApiKey
 
@@ -25,6 +25,9 @@ _log = structlog.get_logger("viiwork.keys")
 
 class KeyBook(Book[KeyWrite]):
     """On the data loop. A write is on disk before anybody sees it."""
+
+    noun = "key"
+    refusal = KeyConflict
 
     def __init__(self, state_dir: Path, *, node: str, clock: Clock, changed: Callable[[], None]) -> None:
         super().__init__(TableStore(state_dir / FILE, KEYS), node=node, clock=clock)
@@ -85,12 +88,8 @@ class KeyBook(Book[KeyWrite]):
             await self._put(name, None, opens=opens and last)
 
     async def _put(self, name: str, key: ApiKey | None, *, opens: bool = False) -> None:
-        head = self._head(name)
-        version = head.ver + 1 if head else 1
-        if version > MAX_VERSION:
-            raise KeyConflict(f"the versions of key {name} are used up", remedy="choose another name")
         what = {"opens": opens} if key is None else limits(key)
-        await self._write(name, KeyWrite(version, self._node, self._now(), **what))
+        await self._write(name, KeyWrite(*self._stamp(name), **what))
 
     def _unknown(self, name: str) -> NotFound:
         return NotFound(f"there is no key {name[:64]!r}", remedy="`viiwork key ls` lists them")

@@ -19,7 +19,7 @@ from viiwork_core.mesh.awaited import AwaitedMembership
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import LocalMember
 from viiwork_core.mesh.membership import KinshipMembership
-from viiwork_core.mesh.patience import Patience, PatientSource
+from viiwork_core.mesh.prospects import FilteredSource, Prospects
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.attendance import Attendance
 from viiwork_core.node.own_address import awaited_address
@@ -70,9 +70,9 @@ class Arrival:
         self.host = host
         refuse = self.refusal.set_result
         attendance = Attendance(self.config, self.secret, local, membership, self.clock, self._began, refuse)
-        patience = Patience(membership, clock=self.clock, first_s=2 * interval)
-        sources = [PatientSource(source, patience) for source in self.sources]
-        self.control.start(patience.run())
+        prospects = Prospects(membership, clock=self.clock, first_s=2 * interval)
+        sources = [FilteredSource(source, prospects) for source in self.sources]
+        self.control.start(prospects.run())
         self.control.start(attendance.run(sources))
 
     async def later(self) -> None:

@@ -54,8 +54,8 @@ class Figures:
             turns=caches.tally.turns if caches else {},
             imports=caches.imports if caches else {},
             body_bytes=self.budget.used,
-            key_requests=self.keyring.requests,
-            key_tokens=self.keyring.tokens,
+            key_requests=self.keyring.spending.requests,
+            key_tokens=self.keyring.spending.tokens,
         )
 
     def kv_share(self) -> dict[str, Any] | None:

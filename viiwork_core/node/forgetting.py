@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import structlog
 
+from viiwork_core.atomic_file import save_then
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ViiworkError
 from viiwork_core.kvshare.caches import Caches
@@ -166,13 +168,8 @@ class Forgetting:
                 _log.error("forgotten sessions are kept for longer", reason=error.message)
 
     async def _replace(self, table: Forgotten) -> None:
-        if table.encode() == self._table.encode():
-            return
-        saving = asyncio.ensure_future(asyncio.to_thread(self._file.save, table))
-        try:
-            await asyncio.shield(saving)
-        finally:
-            # What is on disk must be what holds, also when the caller is cancelled meanwhile.
-            await asyncio.wait({saving})
-            if saving.exception() is None:
-                self._table = table
+        if table.encode() != self._table.encode():
+            await save_then(partial(self._file.save, table), partial(self._hold, table))
+
+    def _hold(self, table: Forgotten) -> None:
+        self._table = table

@@ -1,17 +1,15 @@
-"""The keyring: the API keys that count on this node, what each may ask for, and what it has used."""
+"""The keyring: the API keys that count on this node, and what each may ask for."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
 
-from viiwork_core.atomic_file import write_atomically
 from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import Forbidden, KeyConflict, ModelForbidden
@@ -19,19 +17,13 @@ from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.key_book import KeyBook
 from viiwork_core.mesh.key_table import KeyWrite
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.report import SpentReport
 from viiwork_core.mesh.table_exchange import TableExchange
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.background import Background
 from viiwork_core.node.meshwork import Mesh
-from viiwork_core.proxy.exchange import Exchange
-from viiwork_core.security.allowance import Allowance, Spent
+from viiwork_core.node.spending import Spending
 from viiwork_core.security.keys import ApiKey, KeyRing
 from viiwork_core.web import keys
-
-FILE: Final = "spent.json"
-SAVE_S: Final = 5.0
-"""What keys have used is written down so often: a node that is killed forgets that much."""
 
 _log = structlog.get_logger("viiwork.keys")
 
@@ -45,12 +37,7 @@ class Keyring:
     ) -> None:
         """`reports`: what every other member said last."""
         self.ring = KeyRing()
-        self.requests: Counter[str] = Counter()
-        """By key, what clients of this node asked for."""
-
-        self.tokens: Counter[tuple[str, str]] = Counter()
-        """By key and kind, prompt or completion: of what ran on this node's engines."""
-
+        self.spending = Spending(config.node.state_dir, clock)
         self._clock = clock
         self._places = places
         self._reports = reports
@@ -63,21 +50,17 @@ class Keyring:
         """By node, the digest of its table, where that is not known here yet, or not all of it can be read. A node that
         has no keys, or cannot have any, says nothing about those of the others."""
 
-        self._allowance = Allowance(clock)
-        self._file = config.node.state_dir / FILE
-        self._saved = 0
-
     async def open(self) -> None:
         """Read what was known before. Raises ConfigError when the keys cannot be read."""
         if not self._open_mesh:
             await self._book.open()
-        await asyncio.to_thread(self._restore)
+        await asyncio.to_thread(self.spending.restore)
         self._renew()
 
     def follow(self, mesh: Mesh | None, background: Background) -> None:
         """Take part in the mesh's table, and write down what is used. Says whether the API is open."""
         self._announce()
-        background.serve(self._save_often())
+        background.serve(self.spending.save_often())
         if mesh is None or self._open_mesh:
             return
         self._members = mesh.membership.members
@@ -127,20 +110,13 @@ class Keyring:
         """Of the whole table; nothing in an open mesh."""
         return msgspec.UNSET if self._open_mesh else self._book.table.digest
 
-    @property
-    def spent(self) -> SpentReport | msgspec.UnsetType:
-        """What keys have used on this node today."""
-        day, tokens = self._allowance.own()
-        return SpentReport(day, dict(tokens)) if tokens else msgspec.UNSET
-
     def heard(self, view: PeerView) -> None:
         """A member has reported."""
         if self._exchange is None:
             return
         self._exchange.heard(view)
-        digest, spent = view.report.keys, view.report.spent
-        if isinstance(spent, SpentReport):
-            self._allowance.heard(view.member.node, spent.day, spent.tokens)
+        self.spending.heard(view)
+        digest = view.report.keys
         unknown = digest if digest and not self._book.understands(digest) else None
         if unknown != self._unknown.get(view.member.node):
             self._unknown.pop(view.member.node, None)
@@ -152,24 +128,11 @@ class Keyring:
 
     def admit(self, key: ApiKey, model: str, alias: str | None) -> None:
         """Let a client's request through. Raises ModelForbidden, AllowanceSpent."""
-        self.requests[key.name] += 1
+        self.spending.requests[key.name] += 1
         if not (key.allows(model) or (alias is not None and key.allows(alias))):
             what = f"API key {key.name} is not for the model {alias or model}"
             raise ModelForbidden(what, remedy="GET /v1/models lists those that it is for")
-        self._allowance.check(key)
-
-    def charge(self, exchange: Exchange, left: bool) -> None:
-        """A request with a key has run on this node's engines. `left`: its client did, before the end.
-
-        An answer that breaks off has no usage: it counts as its prompt, as estimated, and a token for each event.
-        """
-        usage, name = exchange.usage, exchange.request.key
-        prompt, completion = usage.prompt, exchange.cut_events if usage.completion is None else usage.completion
-        if prompt is None:
-            prompt = exchange.request.query.prompt_tokens if left or exchange.status == 200 else 0
-        self.tokens[name, "prompt"] += prompt
-        self.tokens[name, "completion"] += completion
-        self._allowance.spend(name, prompt + completion)
+        self.spending.allowance.check(key)
 
     # What the API tells and takes
 
@@ -196,7 +159,7 @@ class Keyring:
             "weight": key.weight,
             "daily_tokens": key.daily_tokens,
             "models": key.models,
-            "used_today": self._allowance.used(key.name),
+            "used_today": self.spending.allowance.used(key.name),
             "from": "config" if configured else "mesh",
             **written,
         }
@@ -228,32 +191,3 @@ class Keyring:
         if any(key.name == name for key in self._configured):
             remedy = "change it there, and reload it with SIGHUP"
             raise KeyConflict(f"key {name} stands in api.keys of this node's configuration", remedy=remedy)
-
-    # What outlives a restart
-
-    def _restore(self) -> None:
-        try:
-            self._allowance.restore(msgspec.json.decode(self._file.read_bytes(), type=Spent))
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("what keys have used today is not known", path=str(self._file), reason=str(error))
-
-    async def _save_often(self) -> None:
-        try:
-            while True:
-                await asyncio.sleep(SAVE_S)
-                if self._allowance.changes != self._saved:
-                    await asyncio.to_thread(self._save)
-        finally:
-            if self._allowance.changes != self._saved:
-                self._save()
-
-    def _save(self) -> None:
-        changes = self._allowance.changes
-        try:
-            write_atomically(self._file, msgspec.json.encode(self._allowance.spent()) + b"\n")
-        except OSError as error:
-            _log.warning("what keys have used is not written down", path=str(self._file), reason=str(error))
-        # Tried again with the next change.
-        self._saved = changes

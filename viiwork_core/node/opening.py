@@ -21,7 +21,6 @@ from viiwork_core.engines.leftovers import end_leftovers
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendView
 from viiwork_core.kvshare.caches import Caches
-from viiwork_core.node import delivery
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.admission import access_at, claims_at, greetings_at, mode_of, secret_of
 from viiwork_core.node.background import Background
@@ -45,6 +44,7 @@ from viiwork_core.node.plans import Planned, may_share, plan
 from viiwork_core.node.records import Records
 from viiwork_core.node.reload import Reload
 from viiwork_core.node.sharing import open_sharing, take
+from viiwork_core.node.targets import Targets
 from viiwork_core.node.views import Views
 from viiwork_core.observe.events import EventLog
 from viiwork_core.observe.metrics import Metrics
@@ -250,7 +250,7 @@ class Node:
             book=self._book,
             control=control,
             background=background,
-            target=delivery.Targets(lambda: self._router, self._clock).choose,
+            target=Targets(lambda: self._router, self._clock).choose,
             clock=self._clock,
             score=self._learning.speeds.score,
             buried=self._ledger.buried,

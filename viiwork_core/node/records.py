@@ -63,7 +63,14 @@ class Records:
         self._traces = traces_of(config, clock)
         self.prompts = _prompts(config.activity, clock)
         self.outcomes = Outcomes(
-            observe, learning.ended, metrics.ended, router.knows, note, keyring.charge, self._traces, self.prompts
+            observe,
+            learning.ended,
+            metrics.ended,
+            router.knows,
+            note,
+            keyring.spending.charge,
+            self._traces,
+            self.prompts,
         )
 
     def open(self, background: Background, mesh: Mesh | None) -> None:

@@ -23,11 +23,11 @@ from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sending import Delivery, Sender
 from viiwork_core.kvshare.tally import Tally
 from viiwork_core.mesh.member import Member
-from viiwork_core.node import delivery
 from viiwork_core.node.background import Background
 from viiwork_core.node.ledger import store_room
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.models import Models
+from viiwork_core.node.upload import told, upload
 from viiwork_core.registry.guard import attempt
 from viiwork_core.security.ring import SecretRing
 
@@ -60,7 +60,7 @@ async def open_sharing(
         left = await asyncio.to_thread(_left, _folder(config))
         links, limits = mesh.links, _limits(config)
         sender = Sender(
-            lambda member, stream: delivery.upload(links, member, stream),
+            partial(upload, links),
             lambda: replica_keys(config, secret)[0],
             clock,
             max_bytes=room,
@@ -90,7 +90,7 @@ async def open_sharing(
 
 
 def _ended(tally: Tally, deliveries: Deliveries, ended: Delivery[Member]) -> None:
-    delivery.told(ended, tally)
+    told(ended, tally)
     deliveries.ended(ended)
 
 

@@ -90,7 +90,8 @@ class Views:
         aliases = self.naming.digest if self.naming else msgspec.UNSET
         forgotten = self.ledger.digest if self.ledger else msgspec.UNSET
         drains = True if self.draining() else msgspec.UNSET
-        keys, spent = (self.keyring.digest, self.keyring.spent) if self.keyring else (msgspec.UNSET, msgspec.UNSET)
+        keyring = self.keyring
+        keys, spent = (keyring.digest, keyring.spending.report) if keyring else (msgspec.UNSET, msgspec.UNSET)
         return CapacityReport(self.node, self.node_id, self.version, reports, aliases, forgotten, drains, keys, spent)
 
     def _serving(self) -> list[Planned]:

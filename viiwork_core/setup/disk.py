@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from viiwork_core import atomic_file
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
@@ -29,14 +32,8 @@ def settle_file(path: Path) -> None:
 def settle(folders: Iterable[Path]) -> None:
     """What was renamed or removed in these folders is on disk too. A folder that has gone needs nothing."""
     for folder in folders:
-        try:
-            opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            continue
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        with suppress(FileNotFoundError):
+            atomic_file.settle(folder)
 
 
 def missing_folders(path: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from viiwork_core.setup.written import WrittenFile
 _OF_A_MODEL: Final = re.compile(r"models\[(\d+)\]")
 
 _HEAD: Final = """\
-# Written by `viiwork init`. Every key: viiwork.example.yaml. After a change:
+# Written by `viiwork init`. `viiwork config docs FILE` writes down every key. After a change:
 #   viiwork config check {path}
 # and SIGHUP, which reads the models again, or a restart.
 """

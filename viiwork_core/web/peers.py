@@ -39,7 +39,7 @@ async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) 
     """PUT /v1/kv/replicas: a sealed stream from a member, a whole file or a delta.
 
     409 asks for another one: base_missing for the whole file, resume for the rest of it, from the byte that the header
-    X-Viiwork-Offset names.
+    X-Viiwork-Offset names. A header that begins at the file's end, with no block, asks for that byte.
     """
     rid = request_id(scope["headers"])
     try:

@@ -1,4 +1,4 @@
-"""A model whose restored caches llama-server does not use is not shared, and the operator is told why."""
+"""A model whose restored caches llama-server does not use, or seldom, is not shared, and the operator is told why."""
 
 from __future__ import annotations
 
@@ -37,14 +37,24 @@ def fingerprint(context: Context, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "args", "remedy"),
-    [(GEMMA, (), "--swa-full"), (JAMBA, (), "remove kv_share"), (JAMBA, ("--swa-full",), "remove kv_share")],
+    ("values", "args", "why", "remedy"),
+    [
+        (GEMMA, (), "is not used", "--swa-full"),
+        (JAMBA, (), "only where the prompt extends all of it", "remove kv_share"),
+        (JAMBA, ("--swa-full",), "only where the prompt extends all of it", "remove kv_share"),
+    ],
 )
 def test_it_says_no_before_anything_is_saved(
-    context: Context, spec: Spec, tmp_path: Path, values: dict[str, str | int], args: tuple[str, ...], remedy: str
+    context: Context,
+    spec: Spec,
+    tmp_path: Path,
+    values: dict[str, str | int],
+    args: tuple[str, ...],
+    why: str,
+    remedy: str,
 ) -> None:
     path = write(tmp_path / "other.gguf", values)
-    with pytest.raises(EngineRefused, match="not used") as refused:
+    with pytest.raises(EngineRefused, match=why) as refused:
         fingerprint(context, replace(spec, path=path, args=args))
     assert remedy in refused.value.remedy
 

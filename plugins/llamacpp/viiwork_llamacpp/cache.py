@@ -153,14 +153,15 @@ class LlamaCppCache(CacheTransfer):
 
 
 async def _require_movable(files: Sequence[Path], spec: Spec) -> None:
-    """Raises EngineRefused for a model whose restored caches llama-server would not use, by what its files say."""
+    """Raises EngineRefused where the files say that llama-server uses restored caches of the model seldom or never."""
     try:
         model = await asyncio.to_thread(read_model, files, spec.model)
     except ConfigError:
         return  # what cannot be read was told before the launch
     if model.recurrent:
         raise EngineRefused(
-            f"the model ({model.architecture}) is recurrent or hybrid, and a restored cache of it is not used",
+            f"the model ({model.architecture}) is recurrent or hybrid, and a restored cache of it is used only where "
+            "the prompt extends all of it",
             remedy="remove kv_share from the model",
         )
     if model.window is not None and not given(spec, "--swa-full", variable="LLAMA_ARG_SWA_FULL"):

@@ -107,7 +107,13 @@ def folder(spec: Spec) -> Path:
 class Here:
     """A control loop that is the test's own."""
 
+    def __init__(self) -> None:
+        self.meanwhile: list[Callable[[], None]] = []
+        """What happens before each of the next calls gets there."""
+
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
         return await make()
 
 
@@ -143,6 +149,7 @@ class Bench:
     sender: Offers
     target: Member | None = PEER
     deliveries: Deliveries = field(default_factory=Deliveries)
+    control: Here = field(default_factory=Here)
     caches: Caches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +161,7 @@ class Bench:
             book=self.book,
             store=self.store,
             sender=self.sender,
-            control=Here(),
+            control=self.control,
             target=lambda *_: self.target,
             clock=CLOCK,
             deliveries=self.deliveries,
@@ -210,6 +217,51 @@ def test_a_newer_replica_is_imported_and_noted(bench: Bench) -> None:
         assert bench.held() == (turn.reservation.slot, 500)
         assert bench.caches.turn_of(SESSION) == 3
         assert not list((bench.folder / "engine").iterdir()), "the engine's copy is left behind"
+
+    asyncio.run(scene())
+
+
+def test_a_replica_that_a_newer_one_replaces_is_left_for_it(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        bench.control.meanwhile = [lambda: bench.keep(600, turn=4)]
+        turn = bench.turn()
+        with capture_logs() as lines:
+            await bench.caches.before(turn)
+        assert [line["event"] for line in lines] == ["kv imported"]
+        assert bench.held() == (turn.reservation.slot, 600)
+        assert bench.caches.turn_of(SESSION) == 4
+        counts = bench.caches.tally.of("m")
+        assert (counts.imported, counts.import_failed) == (1, 0)
+
+    asyncio.run(scene())
+
+
+def test_a_newer_replica_is_decided_on_like_any_other(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        bench.control.meanwhile = [lambda: bench.keep(600, turn=4, fingerprint="another")]
+        with capture_logs() as lines:
+            await bench.caches.before(bench.turn())
+        assert [line["event"] for line in lines] == ["kv import skipped"]
+        assert bench.engine.restored == []
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("newer", [2, 0], ids=["replaced twice", "dropped"])
+def test_a_replica_is_looked_for_once_more_and_no_longer(bench: Bench, newer: int) -> None:
+    async def scene() -> None:
+        bench.keep(500, turn=3)
+        bench.control.meanwhile = [lambda turn=turn: bench.keep(600, turn=turn) for turn in range(4, 4 + newer)]
+        if not newer:
+            bench.control.meanwhile = [lambda: bench.store.forget(SESSION)]
+        with capture_logs() as lines:
+            await bench.caches.before(bench.turn())
+        assert [line["event"] for line in lines] == ["kv import failed"]
+        assert "no longer kept" in lines[0]["reason"]
+        assert bench.engine.restored == []
+        assert bench.caches.tally.of("m").import_failed == 1
 
     asyncio.run(scene())
 

@@ -204,9 +204,3 @@ def test_a_model_or_its_alias_may_be_allowed(tmp_path: Path) -> None:
     for model, alias in (("small", None), ("small", "other")):
         with pytest.raises(ModelForbidden, match=f"not for the model {alias or model}"):
             one.admit(key, model, alias)
-
-
-def test_a_damaged_record_of_what_was_used_is_told_and_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "spent.json").write_bytes(b'{"day": 1, "own": {"a": -1}}')
-    told = play(keyring(tmp_path), nothing)
-    assert told[0]["event"] == "what keys have used today is not known"

@@ -89,6 +89,21 @@ def run(act: Callable[[Scene], Awaitable[None]], *, placed: bool = True) -> Scen
     return asyncio.run(scene())
 
 
+async def another_is_told() -> None:
+    """Another stream has had two comments.
+
+    Its timer was set after that of the scene, which so was due before it each time: a comment of the scene's would be
+    here by now.
+    """
+    another = Scene()
+    told = Comments(another.exchange)
+    try:
+        another.exchange.placed(1.0, backend="m/0")
+        await another.some()
+    finally:
+        told.stop()
+
+
 async def answered(one: Scene) -> None:
     one.exchange.streams = True
     await one.exchange.begin(200, [], from_peer=False, extra={})
@@ -101,7 +116,7 @@ def test_comments_come_until_the_first_byte() -> None:
         await one.some()
         assert not one.exchange.started, "another route may still be tried"
         await answered(one)
-        await asyncio.sleep(0.1)  # time for comments that must not come
+        await another_is_told()
         await one.exchange.finish()
 
     one = run(act)
@@ -125,7 +140,7 @@ def test_they_come_between_the_engine_s_head_and_its_first_byte_too() -> None:
 def test_an_answer_that_is_no_stream_has_none(status: int) -> None:
     async def act(one: Scene) -> None:
         await one.exchange.begin(status, [(b"content-length", b"2")], from_peer=False, extra={})
-        await asyncio.sleep(0.1)  # time for comments that must not come
+        await another_is_told()
         await one.exchange.pass_on(b"{}")
 
     one = run(act)
@@ -134,7 +149,7 @@ def test_an_answer_that_is_no_stream_has_none(status: int) -> None:
 
 def test_one_that_waits_in_line_is_told_its_place_instead() -> None:
     async def act(one: Scene) -> None:
-        await asyncio.sleep(0.1)  # time for comments that must not come
+        await another_is_told()
 
     assert run(act, placed=False).sent == []
 
@@ -144,7 +159,7 @@ def test_none_follows_an_error() -> None:
         await one.some()
         one.exchange.status = 502
         await one.exchange.fail(b"{}")
-        await asyncio.sleep(0.1)  # time for comments that must not come
+        await another_is_told()
 
     assert run(act).body.endswith(b"data: {}\n\n")
 

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from viiwork_core.contracts.context import CommandOutput, Context
 from viiwork_core.contracts.discovery import Card, Discovery, Sighting
 from viiwork_core.contracts.options import NoOptions
-from viiwork_core.mesh import dialling, patience
+from viiwork_core.mesh import dialling, prospects
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.membership import GUESSES_AT_ONCE
-from viiwork_core.mesh.patience import LONGEST_S, Patience, PatientSource
+from viiwork_core.mesh.prospects import LONGEST_S, FilteredSource, Prospects
 from viiwork_core.testing.fake_clock import FakeClock
 
 FIRST_S = 120.0
@@ -97,15 +97,15 @@ class Scene:
 
     def __init__(self, *sightings: Sighting) -> None:
         self.clock, self.twin, self.everyone = FakeClock(), Twin(), Everyone(*sightings)
-        self.patience = Patience(self.twin, clock=self.clock, first_s=FIRST_S)
-        self.source = PatientSource(self.everyone, self.patience)
+        self.prospects = Prospects(self.twin, clock=self.clock, first_s=FIRST_S)
+        self.source = FilteredSource(self.everyone, self.prospects)
 
     async def look(self) -> tuple[list[str], list[str]]:
         """What passes, and what is dialled."""
         self.twin.dialled.clear()
-        dialling = asyncio.create_task(self.patience.run())
+        dialling = asyncio.create_task(self.prospects.run())
         passed = [sighting.address async for sighting in self.source.sightings()]
-        await self.patience.settled()
+        await self.prospects.settled()
         dialling.cancel()
         await asyncio.gather(dialling, return_exceptions=True)
         return passed, list(self.twin.dialled)
@@ -185,7 +185,7 @@ def test_what_is_no_address_is_not_dialled() -> None:
 
 
 def test_a_flood_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "MAX_UNCERTAIN", 3)
+    monkeypatch.setattr(prospects, "MAX_UNCERTAIN", 3)
     monkeypatch.setattr(dialling, "MAX_RECORDS", 2)
     scene = Scene(*map(machine, range(9)))
     (_, first), (_, second) = scene.looks(2)

@@ -1,64 +1,26 @@
-"""Sending replicas: which member takes one, and the upload to it."""
+"""The upload of a session's caches to a member: what it asks for when it refuses, and how a transfer is counted."""
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 import structlog
 
-from viiwork_core.clock import Clock
-from viiwork_core.contracts.policy import Query
 from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, ResumeFrom
 from viiwork_core.kvshare.sending import Delivery
 from viiwork_core.kvshare.streams import SealedFile
 from viiwork_core.kvshare.tally import Tally
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
-from viiwork_core.mesh.report import KvReport
-from viiwork_core.routing.router import Router
 
 PATH = "/v1/kv/replicas"
 
 OFFSET = "X-Viiwork-Offset"
 """Header of a refusal: the byte of the file that a broken transfer is to go on from."""
 
-MOST_SESSIONS = 4096
-"""Whose members are remembered."""
-
 _log = structlog.get_logger("viiwork.kv")
-
-
-class Targets:
-    """Which member each session's caches go to: chosen once, and kept while that member is there and its caches fit.
-
-    What it has acknowledged is what the next turn is a delta against, so that a better choice is seldom worth a change.
-    """
-
-    def __init__(self, router: Callable[[], Router], clock: Clock) -> None:
-        self._router, self._clock = router, clock
-        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """Name of the member by (model, session), the least recently asked for first."""
-
-    def choose(self, model: str, session: str, group: str, fingerprint: str) -> Member | None:
-        """The member that the session would go to next, if its caches fit: the policy's ranking without this host."""
-        fitting = self._fitting(model, session, KvReport(group, fingerprint))
-        kept = fitting.get(self._kept.pop((model, session), ""))
-        member = kept or next(iter(fitting.values()), None)
-        if member is not None:
-            self._kept[model, session] = member.node
-            if len(self._kept) > MOST_SESSIONS:
-                self._kept.popitem(last=False)
-        return member
-
-    def _fitting(self, model: str, session: str, kv: KvReport) -> dict[str, Member]:
-        """By name, in the order of the ranking."""
-        query = Query(model=model, session=session, prompt_tokens=1)
-        views = self._router().spill_order(query, self._clock.monotonic())
-        reports = ((view.member, one) for view in views for one in view.report.models)
-        return {member.node: member for member, one in reports if one.name == model and one.kv == kv}
 
 
 async def upload(links: Links, member: Member, stream: AsyncIterator[bytes]) -> None:

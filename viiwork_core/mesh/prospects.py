@@ -1,4 +1,5 @@
-"""Dials machines that may be nodes, beside the rejoin loop: those that never answered less and less often.
+"""Prospects: machines that may be nodes. They are dialled beside the rejoin loop, and less and less often while they do
+not answer.
 
 A source such as a list of all machines of a network sees far more of them than there are nodes. They are dialled a few
 at a time, so that they hold up no node that is known, and without a word in the log when they do not answer. A node
@@ -30,7 +31,7 @@ LONGEST_S: Final = 1800.0
 _log = structlog.get_logger("viiwork.mesh")
 
 
-class Patience:
+class Prospects:
     """Who answered, and who is not to be dialled yet. On the control loop."""
 
     def __init__(self, membership: Membership, *, clock: Clock, first_s: float) -> None:
@@ -92,16 +93,16 @@ class Patience:
             _log.debug("a machine does not answer as a node", address=address, source=sighting.source)
 
 
-class PatientSource(Discovery):
-    """A source whose uncertain sightings go to a Patience. The others, and those that turned out right, pass."""
+class FilteredSource(Discovery):
+    """A source whose uncertain sightings go to Prospects. The others, and those that turned out right, pass."""
 
-    name = "patient"
+    name = "filtered"
 
-    def __init__(self, source: Discovery, patience: Patience) -> None:
+    def __init__(self, source: Discovery, prospects: Prospects) -> None:
         super().__init__(source.options, source.context)
         self.name = source.name  # type: ignore[misc]  # it stands in for the source, in the log too
         self._source = source
-        self._patience = patience
+        self._prospects = prospects
 
     async def __aenter__(self) -> Self:
         await self._source.__aenter__()
@@ -126,5 +127,5 @@ class PatientSource(Discovery):
                     yield sighting
                 elif len(uncertain) < MAX_UNCERTAIN:
                     uncertain.append(sighting)
-        for sighting in self._patience.offer(uncertain):
+        for sighting in self._prospects.offer(uncertain):
             yield sighting

@@ -1,19 +1,17 @@
-"""Where a session's caches go, and what a member's refusal asks for."""
+"""Where a session's caches go."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from viiwork_core.clock import SystemClock
-from viiwork_core.errors import BaseMissing, CacheRefused, ResumeFrom
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import KvReport
-from viiwork_core.node import delivery
-from viiwork_core.node.delivery import Targets, _refusal
+from viiwork_core.node import targets as module
+from viiwork_core.node.targets import Targets
 
 
 class Ranking:
@@ -67,41 +65,10 @@ def test_only_where_the_caches_fit() -> None:
 
 
 def test_sessions_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(module, "MOST_SESSIONS", 2)
     ranking = Ranking("b", "c")
     targets = targets_of(ranking)
     for session in ("1", "2", "1", "3"):
         chosen(targets, session)
     ranking.names = ("c", "b")
     assert [chosen(targets, session) for session in ("1", "3", "2")] == ["b", "b", "c"]
-
-
-def body(code: str) -> bytes:
-    return json.dumps({"error": {"message": "no", "code": code}}).encode()
-
-
-def test_what_a_refusal_asks_for() -> None:
-    assert type(_refusal("b answered 409", body("base_missing"), "")) is BaseMissing
-    part = _refusal("b answered 409", body("resume"), "1048576")
-    assert isinstance(part, ResumeFrom)
-    assert part.offset == 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("said", "offset"),
-    [
-        (b"", ""),
-        (b"\xff", ""),
-        (b"[]", ""),
-        (b'{"error": "no"}', ""),
-        (b'{"error": {}}', ""),
-        (body("cache_refused"), "5"),
-        (body("resume"), ""),
-        (body("resume"), "-1"),
-        (body("resume"), "1" * 17),
-    ],
-)
-def test_anything_else_is_plainly_a_refusal(said: bytes, offset: str) -> None:
-    refusal = _refusal("b answered 422", said, offset)
-    assert type(refusal) is CacheRefused
-    assert refusal.message.startswith("b answered 422: ")
