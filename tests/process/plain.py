@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -34,6 +35,9 @@ from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.engines.surroundings import Cards
 
 SERVER = Path(__file__).with_name("plain_server.py")
+NODE = f"test-{os.getpid()}"
+"""A node of this process alone: at its end a sitter ends all that runs for a node of that name."""
+
 QUICK = HealthSettings(interval=0.2, timeout=2.0, max_failures=2, respawn_grace=0.0, max_respawns=1)
 
 
@@ -134,7 +138,7 @@ async def running(
     cards: Cards | None = None,
 ) -> AsyncIterator[Fleet]:
     """A fleet that runs inside the block and is cancelled at its end."""
-    fleet = Fleet(plans, health=health, node_id="test-node", clock=SystemClock(), publish=publish, cards=cards)
+    fleet = Fleet(plans, health=health, node_id=NODE, clock=SystemClock(), publish=publish, cards=cards)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fleet.run)
         try:

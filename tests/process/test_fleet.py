@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from plain import QUICK, SERVER, PlainEngine, Watch, plan, running
+from plain import NODE, QUICK, SERVER, PlainEngine, Watch, plan, running
 from structlog.testing import capture_logs
 
 from viiwork_core import (
@@ -178,7 +178,7 @@ def test_the_environment_of_a_child_holds_no_secret(monkeypatch: pytest.MonkeyPa
     environment = json.loads(line.removeprefix("[m/0] "))
     assert "s3cret" not in line
     assert {name for name in environment if name.startswith("VIIWORK_")} == {"VIIWORK_CHILD_OF"}
-    assert environment["VIIWORK_CHILD_OF"] == "test-node"
+    assert environment["VIIWORK_CHILD_OF"] == NODE
     assert environment["FROM"] == "operator"
     assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert environment["LC_ALL"] == "C.UTF-8"
@@ -396,7 +396,7 @@ def test_a_fleet_on_the_control_loop_ends_its_children_when_the_loop_cancels_eve
             healthy.set()
 
     async def scene() -> None:
-        fleet = Fleet([plan(PlainEngine())], health=QUICK, node_id="n", clock=SystemClock(), publish=publish)
+        fleet = Fleet([plan(PlainEngine())], health=QUICK, node_id=NODE, clock=SystemClock(), publish=publish)
         async with ControlLoop() as control:
             control.start(fleet.run())
             assert await asyncio.to_thread(healthy.wait, 30)

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import psutil
-from plain import QUICK, PlainEngine, Watch, plan, running
+from plain import NODE, QUICK, PlainEngine, Watch, plan, running
 from structlog.testing import capture_logs
 
 from viiwork_core.clock import SystemClock
@@ -56,7 +56,7 @@ async def fleet(*plans: BackendPlan, traffic: Traffic, health: HealthSettings = 
     made = Fleet(
         plans,
         health=health,
-        node_id="test-node",
+        node_id=NODE,
         clock=SystemClock(),
         publish=traffic.publish,
         forget=traffic.forget,
@@ -267,7 +267,7 @@ def test_a_start_that_is_not_wanted_any_more_is_broken_off() -> None:
 def test_what_is_applied_before_the_fleet_runs_holds() -> None:
     traffic = Traffic()
     ships = Fleet(
-        [plan(PlainEngine(), model="a")], health=QUICK, node_id="n", clock=SystemClock(), publish=traffic.publish
+        [plan(PlainEngine(), model="a")], health=QUICK, node_id=NODE, clock=SystemClock(), publish=traffic.publish
     )
 
     async def scene() -> None:

@@ -84,7 +84,7 @@ def test_the_signals_of_a_session_do_not_end_the_sitter_before_its_work_is_done(
 
 def test_a_sitter_that_was_killed_is_replaced_and_knows_the_groups() -> None:
     async def scene() -> tuple[int, int]:
-        sitting = Sitter("twice")
+        sitting = Sitter(f"twice-{os.getpid()}")
         async with sitting:
             child = await start_group(SLEEP, {}, LineSink(lambda _: None), sitting)
             first = sitting.pid
