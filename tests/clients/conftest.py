@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from viiwork_core import ConfigError
 from viiwork_core.testing.tiny_model import write_gguf
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "http"))
@@ -17,19 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from callers import EMBEDS, FAKE, QUEUE_MAX, REAL, SCRIPTED  # found by the lines above
 from http_node import Node, model, started, until
-
-
-@pytest.fixture(scope="session")
-def llama_server() -> None:
-    """Skips where no llama-server is installed or it does not run on this CPU."""
-    launch = pytest.importorskip("viiwork_llamacpp.launch")
-    options = pytest.importorskip("viiwork_llamacpp.options")
-    try:
-        binary = launch.find_binary(options.LlamaCppOptions(), REAL)
-    except ConfigError as error:
-        pytest.skip(error.message)
-    if code := subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"llama-server does not run here (exit status {code})")
 
 
 @pytest.fixture(scope="session")

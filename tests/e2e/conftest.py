@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from viiwork_core import ConfigError
 from viiwork_core.testing.tiny_model import write_gguf
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,19 +20,6 @@ from hosts import KINDS, LOOPBACK, NAMESPACES, Hosts, NoHosts, hosts  # found by
 from mesh import Mesh, two_nodes
 
 from bench.lan import Lan, NoLan, lan
-
-
-@pytest.fixture(scope="session")
-def llama_server() -> None:
-    """Skips where no llama-server is installed or it does not run on this CPU."""
-    launch = pytest.importorskip("viiwork_llamacpp.launch")
-    options = pytest.importorskip("viiwork_llamacpp.options")
-    try:
-        binary = launch.find_binary(options.LlamaCppOptions(), "tiny")
-    except ConfigError as error:
-        pytest.skip(error.message)
-    if code := subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"llama-server does not run here (exit status {code})")
 
 
 @pytest.fixture(scope="session")

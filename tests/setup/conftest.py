@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import VIIWORK, SetUp  # found by the line above
 
-from viiwork_core import ConfigError
 from viiwork_core.setup.installation import Installation
 from viiwork_core.setup.locations import Locations
 from viiwork_core.setup.process import BackgroundProcess
@@ -30,16 +28,8 @@ def places(tmp_path: Path) -> Locations:
 
 
 @pytest.fixture(scope="session")
-def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that llama-server serves. Skips where that does not run."""
-    launch = pytest.importorskip("viiwork_llamacpp.launch")
-    options = pytest.importorskip("viiwork_llamacpp.options")
-    try:
-        binary = launch.find_binary(options.LlamaCppOptions(), "tiny")
-    except ConfigError as error:
-        pytest.skip(error.message)
-    if code := subprocess.run([binary, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"llama-server does not run here (exit status {code})")
+def gguf(llama_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that llama-server serves."""
     return write_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
 
 
