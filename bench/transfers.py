@@ -19,7 +19,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,8 @@ import uvloop
 
 from viiwork_core.cli.connections import close_with_the_client
 from viiwork_core.clock import SystemClock
-from viiwork_core.kvshare.receiving import receive
+from viiwork_core.kvshare.incoming import Reception
+from viiwork_core.kvshare.receiving import Carrier, receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import ReplicaLabel
 from viiwork_core.kvshare.sending import Delivery, Save, Sender
@@ -94,8 +95,8 @@ def receiving(file: Path, port: int) -> None:
     store = ReplicaStore(file.parent / "store", 1 << 40, SystemClock(), keep_partials_s=60).open()
     done = asyncio.Event()
 
-    async def take(_origin: str, chunks: AsyncIterator[bytes]) -> None:
-        await receive(chunks, key=KEYS.replica, store=store, accepts=lambda _: None)
+    async def take(_origin: str, carrier: Carrier) -> None:
+        await receive(carrier, Reception(store, accepts=lambda _: None), KEYS.replica)
         done.set()
 
     verifier = Verifier(KEYS.signature, node_id="receiver", clock=SystemClock())

@@ -226,6 +226,12 @@ class ResumeFrom(CacheRefused):
         self.offset = offset
 
 
+class UpgradeUnsupported(ViiworkError):
+    """The server cannot take a connection out of HTTP: the same request with a body is needed."""
+
+    status, type, code = 501, "unavailable", "upgrade_unsupported"
+
+
 class StoreFull(ViiworkError):
     """The replica store has no room for this file."""
 

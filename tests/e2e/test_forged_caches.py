@@ -13,7 +13,7 @@ from mesh import FIRST, SECOND, Mesh
 from nodes import MODEL, Reply, prose, until
 
 from viiwork_core.clock import SystemClock
-from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader, seal
+from viiwork_core.kvshare.sealing import BLOCK, TransferHeader, seal
 from viiwork_core.security.secret import MeshSecret
 from viiwork_core.security.signing import STREAMED, Signer
 from viiwork_core.testing.fake_clock import FakeClock
@@ -26,10 +26,9 @@ def sealed(mesh: Mesh, data: bytes, *, key: bytes = b"", **claims: Any) -> bytes
     """A stream as a member seals it: of the model's own fingerprint, but for what is claimed."""
     (model,) = mesh.second.get("/v1/capacity").json["models"]
     fields = {"model": MODEL, "session": mesh.session_key("forged"), "turn": 9, "tokens": 100, **model["kv"], **claims}
-    header = ReplicaHeader(length=len(data), blake3=blake3(data).hexdigest(), **fields)
-    return b"".join(
-        seal(key or mesh.keys.replica, header, [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)])
-    )
+    header = TransferHeader(length=len(data), **fields)
+    blocks = [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
+    return b"".join(map(bytes, seal(key or mesh.keys.replica, header, blocks, blake3(data).digest)))
 
 
 def signed(mesh: Mesh, signer: Signer | None = None) -> list[Header]:

@@ -8,15 +8,19 @@ limit for a request that has begun and does not come to its end.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.typing import LifespanState
 
-from viiwork_core.errors import RequestLate
+from viiwork_core.errors import InvalidRequest, RequestLate, UpgradeUnsupported
+from viiwork_core.proxy.request import UPGRADE
 from viiwork_core.web.error_pages import error_answer
 
 GATHERED_MOST: Final = 64 * 1024
@@ -33,6 +37,15 @@ UNREAD_S: Final = 5.0
 """How long a request may take to come to its end when the server stops."""
 
 
+class _Upgraded:
+    """What Hypercorn's protocol is to find in place of HTTP on a connection that has left it: the end."""
+
+    they_are_waiting_for_100_continue = False
+
+    def next_event(self) -> h11.Event:
+        return h11.ConnectionClosed()
+
+
 class GatheringServer(TCPServer):
     """One connection."""
 
@@ -47,6 +60,35 @@ class GatheringServer(TCPServer):
         """Set while there is half a head."""
 
         self._closing: asyncio.Task[None] | None = None
+        self.state = LifespanState({**self.state, UPGRADE: self.upgrade})
+
+    async def upgrade(self) -> socket.socket:
+        """Take the connection out of HTTP for the request that is being answered, as `proxy.request` has it.
+
+        Hypercorn reads no further than the head of a request that asks for it, and knows of WebSockets only. Raises
+        InvalidRequest where the client has not waited, since what was read is lost, and OSError where it has left.
+        """
+        protocol = self.protocol.protocol
+        if not isinstance(protocol, H11Protocol):
+            raise UpgradeUnsupported("HTTP/2 has no upgrade", remedy="use HTTP/1.1")
+        if not self._waits():
+            remedy = "send no body, and nothing else before the answer 101"
+            raise InvalidRequest("the client has not waited for its connection to leave HTTP", remedy=remedy)
+        taken = socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno()))
+        protocol.connection = cast(h11.Connection, _Upgraded())
+        self.writer.transport.abort()
+        await self.protocol.handle(Closed())
+        await protocol.can_read.set()
+        return taken
+
+    def _waits(self) -> bool:
+        """Whether the client has nothing more to say before it is answered, nor an earlier answer to read."""
+        http = self._http_1()
+        asked = h11.MIGHT_SWITCH_PROTOCOL  # type: ignore[attr-defined]  # documented, and not listed
+        unread = self.reader._buffer  # type: ignore[attr-defined]  # what is public would wait for more
+        if http is None or http.their_state is not asked:
+            return False
+        return not (http.trailing_data[0] or unread or self.writer.transport.get_write_buffer_size())
 
     async def protocol_send(self, event: Event) -> None:
         """Write bytes at the end of this turn; note where a pause begins and ends."""

@@ -19,7 +19,14 @@ from typing import Generic, TypeVar
 from blake3 import blake3
 
 from viiwork_core.errors import CacheRefused, StoreFull
-from viiwork_core.kvshare.sealing import BLOCK, HEADER_LIMIT, ReplicaHeader, decode_header, encode_header
+from viiwork_core.kvshare.sealing import (
+    BLOCK,
+    HEADER_LIMIT,
+    ReplicaHeader,
+    TransferHeader,
+    decode_header,
+    encode_header,
+)
 
 SUFFIXES = (".kv", ".json", ".tmp")
 """Of all files that a store makes."""
@@ -27,6 +34,10 @@ SUFFIXES = (".kv", ".json", ".tmp")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _Kept = TypeVar("_Kept")
+
+
+class ContentWrong(CacheRefused):
+    """All has arrived, and it is not the file that was announced."""
 
 
 class Arrival(Generic[_Kept]):
@@ -40,11 +51,11 @@ class Arrival(Generic[_Kept]):
     def __init__(
         self,
         folder: Path,
-        header: ReplicaHeader,
+        header: TransferHeader,
         *,
         origin: str = "",
         replaced: Iterable[Path],
-        install: Callable[[Arrival[_Kept]], _Kept],
+        install: Callable[[Arrival[_Kept], ReplicaHeader], _Kept],
         give_up: Callable[[Arrival[_Kept]], None],
     ) -> None:
         self.header = header
@@ -70,10 +81,10 @@ class Arrival(Generic[_Kept]):
         """Bytes of the file so far."""
         return self._written
 
-    def write(self, blocks: Iterable[bytes]) -> None:
-        """Append to the file; the first call makes it, mode 0600. Blocking.
+    def write(self, blocks: Iterable[bytes | memoryview]) -> None:
+        """Append to the file; the first call makes it, mode 0600. A block is written before the next is asked for.
 
-        Raises CacheRefused beyond the announced length, and StoreFull.
+        Blocking. Raises CacheRefused beyond the announced length, and StoreFull.
         """
         with self._lock:
             file = self._opened()
@@ -85,20 +96,22 @@ class Arrival(Generic[_Kept]):
                 with mapped():
                     _write(file, block)
 
-    def commit(self) -> _Kept:
+    def commit(self, blake3: str) -> _Kept:
         """Check length and hash, make both files durable under their names, and replace an older turn. Blocking.
 
-        Raises CacheRefused (wrong length or hash, no longer newest, forgotten meanwhile) and StoreFull.
+        `blake3`: what the sender says the whole file has. Raises ContentWrong, CacheRefused (no longer newest,
+        forgotten meanwhile) and StoreFull.
         """
         with self._lock:
             file = self._opened()
             if self._written != self.header.length:
-                raise CacheRefused(f"the replica has {self._written} bytes, {self.header.length} were announced")
-            if self._hasher.hexdigest() != self.header.blake3:
-                raise CacheRefused("the replica's content is not what its header says")
+                raise ContentWrong(f"the replica has {self._written} bytes, {self.header.length} were announced")
+            if self._hasher.hexdigest() != blake3:
+                raise ContentWrong("the replica's content is not what its sender says")
+            header = self.header.stored(blake3, self.origin)
             with mapped():
-                self._publish(file)
-            kept = self._install(self)
+                self._publish(file, header)
+            kept = self._install(self, header)
             self._over = True
             self._close()
             return kept
@@ -122,16 +135,16 @@ class Arrival(Generic[_Kept]):
                 self._file = _create(self._temporary)
         return self._file
 
-    def _publish(self, file: int) -> None:
+    def _publish(self, file: int, header: ReplicaHeader) -> None:
         os.fsync(file)
         self._temporary.rename(self.path)
         # The header comes second: a payload without one is a leftover.
-        header = _create(self._temporary)
+        beside = _create(self._temporary)
         try:
-            _write(header, encode_header(self.header))
-            os.fsync(header)
+            _write(beside, encode_header(header))
+            os.fsync(beside)
         finally:
-            os.close(header)
+            os.close(beside)
         self._temporary.rename(_header_file(self.path))
         _sync_folder(self.path.parent)
 
@@ -155,7 +168,7 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
-def _write(file: int, data: bytes) -> None:
+def _write(file: int, data: bytes | memoryview) -> None:
     with memoryview(data) as view:
         done = 0
         while done < len(view):

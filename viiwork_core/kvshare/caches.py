@@ -6,7 +6,7 @@ Nothing here ever fails a turn. The worst is a cold one, with a line in the log 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import anyio.to_thread
 import structlog
@@ -24,6 +24,7 @@ from viiwork_core.kvshare.intake import Intake
 from viiwork_core.kvshare.moving import Moving
 from viiwork_core.kvshare.planner import Import, Skip, import_guess, plan_import, restore_deadline, unread
 from viiwork_core.kvshare.promises import Promises
+from viiwork_core.kvshare.receiving import Carrier
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
 from viiwork_core.kvshare.sending import SendCounts, Sender
 from viiwork_core.kvshare.shared_model import Control, SharedModel, Target, delete_saves
@@ -318,8 +319,8 @@ class Caches:
 
     # From other members
 
-    async def take(self, chunks: AsyncIterator[bytes], *keys: bytes, origin: str = "") -> Replica:
+    async def take(self, carrier: Carrier, *keys: bytes, origin: str = "") -> Replica:
         """Receive a member's replica, sealed with one of the keys. Raises CacheRefused or StoreFull, among others."""
-        replica = await self._intake.take(chunks, *keys, origin=origin, models=self._models)
+        replica = await self._intake.take(carrier, *keys, origin=origin, models=self._models)
         self._holdings.saw(replica.header.session, replica.header.turn)
         return replica

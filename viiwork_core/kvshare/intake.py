@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
 
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.errors import BaseMissing, CacheRefused, ResumeFrom, ViiworkError
-from viiwork_core.kvshare.receiving import SentFile, receive, require_same
+from viiwork_core.kvshare.incoming import Reception, SentFile, require_same
+from viiwork_core.kvshare.receiving import Carrier, receive
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader
+from viiwork_core.kvshare.sealing import ReplicaHeader, TransferHeader
 from viiwork_core.kvshare.shared_model import SharedModel
 from viiwork_core.kvshare.tally import Tally
 
 PRUNED_FROM: Final = 1024
 """Replicas noted, from which on those that are gone are taken out."""
+
+MOST_OF_ONE: Final = 256
+"""Replicas that arrive from one member at a time."""
 
 _log = structlog.get_logger("viiwork.kv")
 
@@ -44,6 +50,9 @@ class Intake:
         self._kept: dict[tuple[str, str], None] = {}
         """(model, session) of the replicas that came; some may be gone again."""
 
+        self._arriving = Counter[str]()
+        """By the member that sends."""
+
     def found(self, keys: Iterable[tuple[str, str]]) -> None:
         """(model, session) of replicas that an earlier run of the node has left."""
         self._kept.update(dict.fromkeys(keys))
@@ -55,30 +64,45 @@ class Intake:
         self._kept = dict.fromkeys(found)
         return list(found.values())
 
-    async def take(
-        self, chunks: AsyncIterator[bytes], *keys: bytes, origin: str, models: Mapping[str, SharedModel]
-    ) -> Replica:
+    async def take(self, carrier: Carrier, *keys: bytes, origin: str, models: Mapping[str, SharedModel]) -> Replica:
         """Receive a replica from the member `origin`, sealed with one of the keys. Raises as `receive` does."""
-        store, (key, *previous) = self._store, keys
+        store = self._store
         if store is None:
             raise CacheRefused("no model's caches are shared here")
-        claimed: list[ReplicaHeader] = []
+        claimed: list[TransferHeader] = []
+        before: list[Replica | None] = []
 
-        def accept(header: ReplicaHeader) -> None:
+        def accept(header: TransferHeader) -> None:
             claimed.append(header)
+            before.append(store.find(header.model, header.session))
             self._accept(header, models)
 
         try:
-            replica = await receive(
-                chunks, key=key, previous=previous, store=store, accepts=accept, origin=origin, sent=self._sent
-            )
+            with self._place(origin):
+                replica = await receive(carrier, Reception(store, accept, origin, self._sent), *keys)
         except (BaseMissing, ResumeFrom):
             raise  # the sender goes on in another way
         except ViiworkError as error:
             for header in claimed:
                 self._refused(header, error.message, known=header.model in models)
             raise
-        header = replica.header
+        if replica not in before:  # else its sender has only asked whether it is here
+            self._received(replica.header)
+        return replica
+
+    @contextmanager
+    def _place(self, origin: str) -> Iterator[None]:
+        """Each takes a thread and a connection, for as long as its sender likes."""
+        if self._arriving[origin] >= MOST_OF_ONE:
+            raise CacheRefused(f"{MOST_OF_ONE} replicas of {origin or 'one member'} arrive here already")
+        self._arriving[origin] += 1
+        try:
+            yield
+        finally:
+            self._arriving[origin] -= 1
+            self._arriving += Counter()  # without the members that send nothing
+
+    def _received(self, header: ReplicaHeader) -> None:
         self.found([(header.model, header.session)])
         if len(self._kept) > PRUNED_FROM:
             self.replicas()
@@ -86,14 +110,13 @@ class Intake:
         counts.received += 1
         counts.received_bytes += header.length
         _log.info("kv received", model=header.model, session=header.session, turn=header.turn, bytes=header.length)
-        return replica
 
-    def _refused(self, header: ReplicaHeader, reason: str, *, known: bool) -> None:
+    def _refused(self, header: TransferHeader, reason: str, *, known: bool) -> None:
         if known:
             self._tally.of(header.model).refused += 1
         _log.info("kv refused", model=header.model, session=header.session, turn=header.turn, reason=reason)
 
-    def _accept(self, header: ReplicaHeader, models: Mapping[str, SharedModel]) -> None:
+    def _accept(self, header: TransferHeader, models: Mapping[str, SharedModel]) -> None:
         shared = models.get(header.model)
         views = [self._book.find(backend) for backend in shared.specs] if shared else []
         prints = {view.fingerprint for view in views if view is not None}

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from viiwork_core.errors import ResumeFrom
 from viiwork_core.kvshare.arrivals import Arrival
-from viiwork_core.kvshare.sealing import ReplicaHeader
+from viiwork_core.kvshare.sealing import TransferHeader
 
 MOST = 4
 """Kept at a time. Their bytes count into the store's bound."""
@@ -30,7 +30,7 @@ class Partials(Generic[_Kept]):
     def __init__(self, keep_s: float) -> None:
         """`keep_s`: seconds that one is kept; 0: none is."""
         self._keep_s = keep_s
-        self._kept: dict[ReplicaHeader, _Partial[_Kept]] = {}
+        self._kept: dict[TransferHeader, _Partial[_Kept]] = {}
 
     def keep(self, arrival: Arrival[_Kept]) -> bool:
         """Take over an arrival that waits for its next block; False: the caller discards it."""
@@ -44,7 +44,7 @@ class Partials(Generic[_Kept]):
         self._kept[header] = _Partial(arrival, timer)
         return True
 
-    def take(self, header: ReplicaHeader, start: int) -> Arrival[_Kept] | None:
+    def take(self, header: TransferHeader, start: int) -> Arrival[_Kept] | None:
         """The arrival that a transfer of this file from byte `start` on continues; None: it begins anew.
 
         Raises ResumeFrom when it has to begin elsewhere. One that a sender was told of and does not go on with is
@@ -65,7 +65,7 @@ class Partials(Generic[_Kept]):
         self.give_up(header)
         return self.take(header, start)
 
-    def settle(self, header: ReplicaHeader) -> None:
+    def settle(self, header: TransferHeader) -> None:
         """A turn of a session has arrived: parts of it or of earlier ones are of no use."""
         for one in list(self._kept):
             if (one.model, one.session) == (header.model, header.session) and one.turn <= header.turn:
@@ -76,7 +76,7 @@ class Partials(Generic[_Kept]):
         for one in [one for one in self._kept if one.session == session]:
             self.give_up(one)
 
-    def give_up(self, header: ReplicaHeader) -> None:
+    def give_up(self, header: TransferHeader) -> None:
         """Drop a part, if there is one."""
         if (partial := self._kept.pop(header, None)) is not None:
             partial.timer.cancel()

@@ -17,6 +17,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+Block = bytes | memoryview
+
 
 class Rebuild:
     """Carries out a delta's blocks. Holds a few MiB at most, whatever they say. Everything here blocks on the disk."""
@@ -33,7 +35,7 @@ class Rebuild:
         """To be called once."""
         os.close(self._base)
 
-    def pieces(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def pieces(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """The bytes of the file that some whole blocks make. Raises CacheRefused for what no delta says."""
         for block in blocks:
             at = 0
@@ -41,7 +43,7 @@ class Rebuild:
                 made, at = self._carried_out(block, at)
                 yield from made
 
-    def _carried_out(self, block: bytes, at: int) -> tuple[Iterable[bytes], int]:
+    def _carried_out(self, block: Block, at: int) -> tuple[Iterable[Block], int]:
         """What the instruction at `at` makes, and where the next one is."""
         kind = block[at]
         if kind == COPY:
@@ -61,7 +63,7 @@ class Rebuild:
         for start in range(offset, offset + length, BLOCK):
             yield self._read(start, min(BLOCK, offset + length - start))
 
-    def _patched(self, packed: bytes, length: int, offset: int, size: int) -> bytes:
+    def _patched(self, packed: Block, length: int, offset: int, size: int) -> bytes:
         self._check(offset, size)
         if not (0 < length <= PIECE and size <= WINDOW):
             raise CacheRefused(f"the delta packs {length} bytes with {size} of its base: more than is allowed")
@@ -89,14 +91,14 @@ class Rebuild:
         return data
 
 
-def _head(head: struct.Struct, block: bytes, at: int) -> tuple[int, ...]:
+def _head(head: struct.Struct, block: Block, at: int) -> tuple[int, ...]:
     try:
         return head.unpack_from(block, at)
     except struct.error:
         raise CacheRefused("a block of the delta ends inside an instruction") from None
 
 
-def _body(block: bytes, at: int, length: int) -> bytes:
+def _body(block: Block, at: int, length: int) -> Block:
     if not 0 < length <= len(block) - at:
         raise CacheRefused("a block of the delta ends inside an instruction")
     return block[at : at + length]

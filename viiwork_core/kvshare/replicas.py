@@ -17,7 +17,7 @@ from viiwork_core.clock import Clock
 from viiwork_core.errors import BaseMissing, CacheRefused, ReplicaGone, StoreFull
 from viiwork_core.kvshare.arrivals import SUFFIXES, Arrival, copy_file, files_of, mapped, read_header, unlink_all
 from viiwork_core.kvshare.partials import Partials
-from viiwork_core.kvshare.sealing import ReplicaHeader, measure
+from viiwork_core.kvshare.sealing import ReplicaHeader, TransferHeader, measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,6 @@ class Replica:
     path: Path
     since: float
     """Monotonic time at which this process first had it."""
-
-    origin: str = ""
-    """The member that sent it, which has it too; empty: an earlier run of the node received it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,9 +85,9 @@ class ReplicaStore:
             return entry.replica if entry else None
 
     def came_from(self, model: str, session: str, member: str) -> Replica | None:
-        """The same, if that member sent it."""
+        """The same, if that member sent it, which has it too."""
         replica = self.find(model, session)
-        return replica if replica is not None and member and replica.origin == member else None
+        return replica if replica is not None and member and replica.header.origin == member else None
 
     @contextmanager
     def lease(self, replica: Replica) -> Iterator[Replica]:
@@ -115,7 +112,7 @@ class ReplicaStore:
             unlink_all(gone)
 
     @contextmanager
-    def base(self, header: ReplicaHeader) -> Iterator[Path]:
+    def base(self, header: TransferHeader) -> Iterator[Path]:
         """The file that a delta stands on, kept for the length of a `with`, as by `lease`. Raises BaseMissing."""
         replica = self.find(header.model, header.session)
         if replica is None or replica.header.blake3 != header.base:
@@ -127,7 +124,7 @@ class ReplicaStore:
                 raise BaseMissing("the turn that the delta stands on is no longer here") from error
             yield replica.path
 
-    def begin(self, header: ReplicaHeader, origin: str = "") -> Arrival[Replica]:
+    def begin(self, header: TransferHeader, origin: str = "") -> Arrival[Replica]:
         """Reserve room for a replica that is about to arrive from the member `origin`. Memory only.
 
         The caller commits or discards it. Raises CacheRefused when a turn as new is here already, and StoreFull.
@@ -171,9 +168,9 @@ class ReplicaStore:
             with suppress(OSError):
                 os.utime(files_of(replica.path)[0])  # the order of use, for the next start
 
-    def _install(self, arrival: Arrival[Replica]) -> Replica:
+    def _install(self, arrival: Arrival[Replica], header: ReplicaHeader) -> Replica:
         """Turn a finished arrival into the session's replica. Memory only, save for what it replaces."""
-        replica = Replica(arrival.header, arrival.path, self._clock.monotonic(), arrival.origin)
+        replica = Replica(header, arrival.path, self._clock.monotonic())
         with self._lock:
             if arrival.unwanted:
                 raise CacheRefused("the session was forgotten while its replica arrived")
@@ -197,7 +194,7 @@ class ReplicaStore:
             gone = self._retire(key) if entry is not None and entry.replica.path == replica.path else []
         unlink_all(gone)
 
-    def _require_newer(self, header: ReplicaHeader) -> None:
+    def _require_newer(self, header: TransferHeader) -> None:
         entry = self._entries.get((header.model, header.session))
         if entry is not None and header.turn <= entry.replica.header.turn:
             raise CacheRefused(f"not newer: turn {header.turn} came, turn {entry.replica.header.turn} is here")

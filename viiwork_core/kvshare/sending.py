@@ -7,8 +7,8 @@ came from that member.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, aclosing, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic
@@ -19,13 +19,13 @@ import anyio.to_thread
 import msgspec
 
 from viiwork_core.clock import Clock
-from viiwork_core.errors import BackendFailed, BaseMissing, ResumeFrom, ViiworkError
+from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, ResumeFrom, ViiworkError
 from viiwork_core.kvshare.bases import Base, Bases, standing
 from viiwork_core.kvshare.delta import Layout, delta_blocks
 from viiwork_core.kvshare.pace import Limits, Pace
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader, seal
-from viiwork_core.kvshare.streams import SealedFile, describe, sealed_file
+from viiwork_core.kvshare.sealing import TransferHeader
+from viiwork_core.kvshare.streams import SealedFile, describe, sealed_delta, sealed_file
 from viiwork_core.kvshare.transfers import Delivery, Save, Target, Transfer
 
 __all__ = ["Delivery", "LinkCounts", "Save", "SendCounts", "Sender"]
@@ -71,7 +71,7 @@ class SendCounts:
     """By the target's name."""
 
 
-Put = Callable[[Target, AsyncIterator[bytes]], Awaitable[None]]
+Put = Callable[[Target, SealedFile], Awaitable[None]]
 """Sends a stream to a target and returns once the target has accepted it. Raises ViiworkError or OSError, among them
 BackendFailed for a connection that broke, and BaseMissing and ResumeFrom where the target says so."""
 
@@ -130,7 +130,7 @@ class Sender(Generic[Target]):
         self._bound()
         self._changed.set()
 
-    def sent(self, header: ReplicaHeader) -> Path | None:
+    def sent(self, header: TransferHeader) -> Path | None:
         """The file that a header names as its base, if it was sent from here and is still kept. Memory only."""
         base = self._bases.named(header.model, header.session, header.base) if header.base else None
         return base.path if base else None
@@ -202,42 +202,42 @@ class Sender(Generic[Target]):
 
     async def _transfer(self, session: tuple[str, str], transfer: Transfer[Target]) -> None:
         started, leases = self._clock.monotonic(), ExitStack()
-        header: ReplicaHeader | None = None
+        blake3: str | None = None
         try:
             transfer.bases = standing(self._bases.find(transfer.key), self._store, transfer.key, leases)
-            header = await self._send(transfer)
+            blake3 = await self._send(transfer)
         finally:
             del self._running[session]
-            self._keep(transfer, header)
+            self._keep(transfer, blake3)
             self._finish(transfer, self._clock.monotonic() - started)
             self._changed.set()
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(leases.close)
 
-    def _keep(self, transfer: Transfer[Target], header: ReplicaHeader | None) -> None:
+    def _keep(self, transfer: Transfer[Target], blake3: str | None) -> None:
         """The file that a target has acknowledged is what the next turn is a delta against; any other is deleted."""
         save = transfer.save
-        if header is None or transfer.forgotten:
+        if blake3 is None or transfer.forgotten:
             self._discarded.append(save.path)
             return
-        base = Base(save.path, header.blake3, save.bytes, save.label.turn)
+        base = Base(save.path, blake3, save.bytes, save.label.turn)
         self._discarded += self._bases.keep(transfer.key, base)
         self._bound()
 
-    async def _send(self, transfer: Transfer[Target]) -> ReplicaHeader | None:
-        """The header of a file that the target has taken; None: it has not."""
+    async def _send(self, transfer: Transfer[Target]) -> str | None:
+        """The hash of a file that the target has taken; None: it has not."""
         save, seconds = transfer.save, self._seconds(transfer.save)
         transfer.scope.deadline = anyio.current_time() + seconds
         with transfer.scope:
             try:
                 header = await anyio.to_thread.run_sync(describe, save.path, save.label)
-                while not await self._put_once(transfer, header):
+                while (blake3 := await self._put_once(transfer, header)) is None:
                     pass
             except (ViiworkError, OSError) as failure:
                 transfer.error = str(failure) or type(failure).__name__
             else:
                 transfer.error = None
-                return header
+                return blake3
         if transfer.scope.cancelled_caught:
             transfer.error = FORGOTTEN if transfer.forgotten else f"not accepted within {seconds:.0f} s"
         return None
@@ -246,8 +246,8 @@ class Sender(Generic[Target]):
         """How long a transfer may take: no link that is worth it is slower than that."""
         return self._timeout + save.bytes / min(SLOWEST, self._limits(save.label.model).bytes_per_s or SLOWEST)
 
-    async def _put_once(self, transfer: Transfer[Target], header: ReplicaHeader) -> bool:
-        """One upload: True once the target has the file, False when it is to be tried again, another way."""
+    async def _put_once(self, transfer: Transfer[Target], header: TransferHeader) -> str | None:
+        """One upload: the file's hash once the target has it, None when it is to be tried again, another way."""
         stream = await self._stream(transfer, header)
         try:
             async with aclosing(stream):
@@ -256,24 +256,26 @@ class Sender(Generic[Target]):
             if not transfer.bases:
                 raise
             self._discarded += self._bases.drop(transfer.key, transfer.useless())
-            return False
+            return None
         except ResumeFrom as part:
-            if part.offset == transfer.start or part.offset >= header.length:
+            if part.offset == transfer.start or part.offset > header.length:
                 raise
             transfer.start = part.offset
-            return False
+            return None
         except BackendFailed:
             transfer.broken += 1
             if not stream.sent or transfer.broken >= TRIES:
                 raise
             transfer.start = None
             await anyio.sleep(PAUSE_S)
-            return False
+            return None
         finally:
             transfer.sent += stream.sent
-        return True
+        if stream.blake3 is None:
+            raise CacheRefused("the target has answered before all was sent")
+        return stream.blake3
 
-    async def _stream(self, transfer: Transfer[Target], header: ReplicaHeader) -> SealedFile:
+    async def _stream(self, transfer: Transfer[Target], header: TransferHeader) -> SealedFile:
         """The file as a delta where there is something for it to stand on, else whole; or the question for its start.
 
         That is the file from its end on, a header and no block. A fast link would carry all of the file before the
@@ -284,22 +286,25 @@ class Sender(Generic[Target]):
             base = transfer.bases[0]
             if delta := await anyio.to_thread.run_sync(self._delta, save, base, transfer.start):
                 header = msgspec.structs.replace(header, start=transfer.start, base=base.blake3)
-                return SealedFile(seal(self._key(), header, delta), pace)
+                return sealed_delta(save.path, self._key(), header, delta, pace)
             transfer.useless()
         start = header.length if transfer.start is None else transfer.start
         header = msgspec.structs.replace(header, start=start)
         return sealed_file(save.path, self._key(), header, pace)
 
     def _delta(self, save: Save[Target], base: Base, start: int) -> Generator[bytes, None, None] | None:
-        """In a thread. None: the base is gone, as it is once its engine has started anew, or cannot be read."""
+        """In a thread. None: the base is gone, as it is once its engine has started anew, or cannot be read; or no
+        block of the delta begins there, because what the target has is not from the same delta."""
         model = save.label.model
         try:
             layout, base_layout = self._layout(model, save.path), self._layout(model, base.path)
             if base.path.stat().st_size != base.bytes:
                 return None
+            blocks = delta_blocks(save.path, layout, base.path, base_layout, start=start)
+            first = next(blocks, b"")
         except (ViiworkError, OSError):
             return None
-        return delta_blocks(save.path, layout, base.path, base_layout, start=start)
+        return _begun(first, blocks)
 
     def _pace(self, model: str) -> Pace:
         """One for all transfers of the model."""
@@ -329,6 +334,12 @@ class Sender(Generic[Target]):
             await anyio.to_thread.run_sync(_delete, paths)
             # Only now: a cancellation before leaves them to the last call.
             del self._discarded[: len(paths)]
+
+
+def _begun(first: bytes, rest: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+    with closing(rest):
+        yield first
+        yield from rest
 
 
 def _delete(paths: list[Path]) -> None:

@@ -1,54 +1,63 @@
-"""Streams: a file as sealed frames, read and encrypted in threads while it goes out."""
+"""Streams: a file as sealed frames, read, hashed and encrypted in threads while it goes out."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
-from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from blake3 import blake3
 
 from viiwork_core.errors import CacheRefused
 from viiwork_core.kvshare.pace import Pace
-from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader, ReplicaLabel, measure, seal
+from viiwork_core.kvshare.sealing import BLOCK, PART, ReplicaLabel, TransferHeader, measure, seal
 
-BATCH = 4
-"""Frames that are made in one go: each change of thread costs a wait for a core, a millisecond and more where others
-want it too."""
+BATCH = BLOCK // PART
+"""Frames that are made in one go where HTTP carries them: each change of thread costs a wait for a core, a millisecond
+and more where others want it too."""
+
+Frames = Generator[memoryview, None, None]
+"""Pieces of a sealed stream, each valid until the next one is asked for."""
 
 
-def describe(path: Path, label: ReplicaLabel) -> ReplicaHeader:
-    """The header of a saved file. Blocking: reads it whole. Raises CacheRefused when it is empty, and OSError."""
-    length, digest = measure(path)
+def describe(path: Path, label: ReplicaLabel) -> TransferHeader:
+    """The header of a saved file. Blocking. Raises CacheRefused when it is empty, and OSError."""
+    length = path.stat().st_size
     if not length:
         raise CacheRefused("the engine saved an empty file")
     fields = {name: getattr(label, name) for name in ReplicaLabel.__struct_fields__}
-    return ReplicaHeader(**fields, length=length, blake3=digest)
+    return TransferHeader(**fields, length=length)
 
 
 class SealedFile:
-    """The sealed stream of one file, to iterate once. Made by `sealed_file`.
+    """The sealed stream of one file, to go out once. Made by `sealed_file` and `sealed_delta`.
 
-    While one batch of frames goes out, a thread makes the next.
+    Either one thread does it all, with `pour`, or an HTTP client iterates: while one batch of frames goes out, a thread
+    makes the next.
 
     Not an async generator: an HTTP client may still be reading in a task of its own when `aclose` is called, and a
     generator refuses that. Here a read under way ends first, and what is asked for later finds the end, which the
     receiver takes for what it is, a stream cut short.
     """
 
-    def __init__(self, frames: Generator[bytes, None, None], pace: Pace | None = None) -> None:
+    def __init__(self, make: Callable[[SealedFile], Frames], pace: Pace | None = None) -> None:
+        """`make` is called once; what it gives sets `blake3`."""
         self.sent = 0
         """Bytes handed out so far."""
 
-        self._frames, self._pace = frames, pace
+        self.blake3: str | None = None
+        """Of the whole file, once all of it was read."""
+
+        self._frames, self._pace = make(self), pace
         self._lock = threading.Lock()
-        self._ready = deque[bytes]()
-        self._batch: asyncio.Task[list[bytes]] | None = None
-        """The one in the making; without a frame once there are no more."""
+        self._batch: asyncio.Task[bytes] | None = None
+        """The one in the making; empty once there are no more."""
 
         self._over = False
 
@@ -56,26 +65,33 @@ class SealedFile:
         return self
 
     async def __anext__(self) -> bytes:
-        while not (self._ready or self._over):
-            await self._refill()
         if self._over:
             raise StopAsyncIteration
-        frame = self._ready.popleft()
-        if self._pace is not None:
-            await self._pace.pass_on(len(frame))
-        self.sent += len(frame)
-        return frame
-
-    async def _refill(self) -> None:
-        making = self._batch or self._make()
         # Shielded: who asks may give up, and the thread goes on.
-        batch = await asyncio.shield(making)
-        if making is self._batch:
-            self._ready.extend(batch)
-            self._over |= not batch
-            self._make()
+        batch = await asyncio.shield(self._batch or self._make())
+        if self._over or not batch:
+            self._over = True
+            raise StopAsyncIteration
+        self._make()
+        if self._pace is not None:
+            await self._pace.pass_on(len(batch))
+        self.sent += len(batch)
+        return batch
 
-    def _make(self) -> asyncio.Task[list[bytes]]:
+    def pour(self, out: Callable[[memoryview], bool]) -> None:
+        """Hand out one frame after the other, until `out` wants no more. Blocking, in a thread of anyio's.
+
+        Raises what iterating does, and what `out` raises.
+        """
+        with self._lock:
+            for frame in self._frames:
+                if self._pace is not None:
+                    self._pace.wait(len(frame))
+                if not out(frame):
+                    return
+                self.sent += len(frame)
+
+    def _make(self) -> asyncio.Task[bytes]:
         self._batch = asyncio.create_task(anyio.to_thread.run_sync(self._next))
         return self._batch
 
@@ -89,32 +105,75 @@ class SealedFile:
             if self._batch is not None:
                 await asyncio.gather(self._batch, return_exceptions=True)
 
-    def _next(self) -> list[bytes]:
+    def _next(self) -> bytes:
         with self._lock:
-            return list(islice(self._frames, BATCH))
+            frames = bytearray()
+            for frame in islice(self._frames, BATCH):
+                frames += frame
+            return bytes(frames)
 
     def _close(self) -> None:
         with self._lock:
             self._frames.close()
 
 
-def sealed_file(path: Path, key: bytes, header: ReplicaHeader, pace: Pace | None = None) -> SealedFile:
-    """The sealed stream of a file from the header's start on, read and encrypted in threads, two batches ahead at most.
+def sealed_file(path: Path, key: bytes, header: TransferHeader, pace: Pace | None = None) -> SealedFile:
+    """The sealed stream of a file from the header's start on.
 
-    Iterating raises CacheRefused when the file is no longer the one that the header was made from, and OSError. Close
-    it with `contextlib.aclosing`.
+    What takes it out raises CacheRefused when the file is no longer as long as the header says, and OSError. Close it
+    with `contextlib.aclosing`.
     """
-    return SealedFile(seal(key, header, _blocks(path, header.start, header.length)), pace)
+
+    def frames(stream: SealedFile) -> Frames:
+        hasher = blake3()
+
+        def digest() -> bytes:
+            stream.blake3 = hasher.hexdigest()
+            return hasher.digest()
+
+        with closing(_parts(path, header, hasher)) as parts:
+            yield from seal(key, header, parts, digest)
+
+    return SealedFile(frames, pace)
 
 
-def _blocks(path: Path, start: int, length: int) -> Iterator[bytes]:
+def sealed_delta(
+    path: Path, key: bytes, header: TransferHeader, delta: Generator[bytes, None, None], pace: Pace | None = None
+) -> SealedFile:
+    """The sealed stream of a file's delta against the header's base. As `sealed_file`."""
+
+    def frames(stream: SealedFile) -> Frames:
+        def digest() -> bytes:
+            length, stream.blake3 = measure(path)
+            _require(length == header.length, path)
+            return bytes.fromhex(stream.blake3)
+
+        with closing(delta):
+            yield from seal(key, header, delta, digest)
+
+    return SealedFile(frames, pace)
+
+
+def _parts(path: Path, header: TransferHeader, hasher: blake3) -> Frames:
+    """The file from the header's start on, and all of it through the hasher. Each part is valid until the next."""
     with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        left = length - start
-        while block := file.read(BLOCK):
-            left -= len(block)
-            if left < 0:
-                break
-            yield block
-    if left:
+        for part in _read(file, header.start):
+            hasher.update(part)
+        for part in _read(file, header.length - header.start):
+            hasher.update(part)
+            yield part
+        _require(not file.read(1), path)
+
+
+def _read(file: io.FileIO, left: int) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(PART))
+    while left:
+        got = file.readinto(buffer[: min(left, PART)])
+        _require(bool(got), Path(str(file.name)))
+        left -= got
+        yield buffer[:got]
+
+
+def _require(unchanged: bool, path: Path) -> None:
+    if not unchanged:
         raise CacheRefused(f"{path.name} changed while it was being sent")

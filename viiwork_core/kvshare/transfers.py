@@ -37,7 +37,7 @@ class Delivery(Generic[Target]):
     """Bytes handed to the network."""
 
     seconds: float
-    """From the start of hashing to the target's answer; 0 for a save that was never started."""
+    """To the target's answer; 0 for a save that was never started."""
 
 
 @dataclass(slots=True)
@@ -68,9 +68,7 @@ class Transfer(Generic[Target]):
     def useless(self) -> Base:
         """The base is not what the target has: on with the next one, or the whole file. Returns it."""
         base = self.bases.pop(0)
-        if self.broken:
+        if self.start:
             # The blocks of another delta begin elsewhere: what is there already, only the whole file goes on from.
             self.bases.clear()
-        else:
-            self.start = 0
         return base

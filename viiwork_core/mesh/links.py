@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -26,6 +27,7 @@ from viiwork_core.security.signing import FORWARDED, NODE, STREAMED, TO, Digest,
 FORWARD_CONNECT_S: Final = 5.0
 POLL_CONNECT_S: Final = 0.5
 NOT_MODIFIED: Final = 304
+SWITCHING: Final = 101
 EVENT_STREAM: Final = "text/event-stream"
 
 _IDLE_S = 4.0
@@ -194,6 +196,25 @@ class Links:
         async with self._open("PUT", base.rstrip("/") + path, sent, body) as response:
             yield response
 
+    @asynccontextmanager
+    async def open_upgrade(
+        self, address: str, path: str, protocol: str, *, to: str | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse | socket.socket]:
+        """Ask ip:port to leave HTTP for `protocol`: the connection as a socket, or another answer than 101.
+
+        Signed as `open_put`. The socket is closed at the block's end.
+        """
+        sent = [("Connection", "Upgrade"), ("Upgrade", protocol), *([(TO, to)] if to else [])]
+        if self._signer is None:
+            sent.append((NODE, self._node))
+        sent = await self._prove("PUT", path, sent, STREAMED)
+        async with self._open("PUT", f"http://{address}{path}", sent, None) as response:
+            if response.status != SWITCHING:
+                yield response
+                return
+            with _taken(response, address) as connection:
+                yield connection
+
     async def _prove(self, method: str, path: str, headers: list[Header], body: bytes | Digest) -> list[Header]:
         """`headers` and, in a secured mesh, their signature."""
         if self._signer is None:
@@ -288,6 +309,22 @@ def _socket(place: tuple[int, int, int, str, Any]) -> socket.socket:
     if _LOST is not None:
         one.setsockopt(socket.IPPROTO_TCP, *_LOST)
     return one
+
+
+def _taken(response: aiohttp.ClientResponse, address: str) -> socket.socket:
+    """The connection of an answer, out of the hands of the client and of the loop.
+
+    Raises BackendFailed where it is gone, or the answer was no upgrade after all.
+    """
+    transport = response.connection.transport if response.connection is not None else None
+    if transport is None:
+        raise BackendFailed(f"{address}: the connection ended with the answer {SWITCHING}")
+    try:
+        taken = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+    except OSError as error:
+        raise BackendFailed(f"{address}: the connection ended with the answer {SWITCHING}: {error}") from error
+    response.close()
+    return taken
 
 
 def _wall(date: str | None) -> float | None:

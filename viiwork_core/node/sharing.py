@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from viiwork_core.kvshare.caches import Caches, Control, Target
 from viiwork_core.kvshare.deliveries import Deliveries
 from viiwork_core.kvshare.delta import Layout
 from viiwork_core.kvshare.pace import Limits
+from viiwork_core.kvshare.receiving import Carrier
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sending import Delivery, Sender
 from viiwork_core.kvshare.tally import Tally
@@ -105,11 +106,9 @@ def replica_keys(config: Config, secret: SecretRing | None) -> tuple[bytes, ...]
     return (secret.replica, *others)
 
 
-async def take(
-    caches: Caches, config: Config, secret: SecretRing | None, origin: str, chunks: AsyncIterator[bytes]
-) -> None:
+async def take(caches: Caches, config: Config, secret: SecretRing | None, origin: str, carrier: Carrier) -> None:
     """Receive a replica from a member that was believed. Raises ViiworkError."""
-    await caches.take(chunks, *replica_keys(config, secret), origin=origin)
+    await caches.take(carrier, *replica_keys(config, secret), origin=origin)
 
 
 def _folder(config: Config) -> Path:

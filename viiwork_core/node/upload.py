@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+import socket
 
+import aiohttp
 import msgspec
 import structlog
 
-from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, ResumeFrom
+from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, ResumeFrom, UpgradeUnsupported
 from viiwork_core.kvshare.sending import Delivery
 from viiwork_core.kvshare.streams import SealedFile
 from viiwork_core.kvshare.tally import Tally
+from viiwork_core.kvshare.upgraded import ANSWER_MOST, OFFSET, PROTOCOL, Said, give
 from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
 
 PATH = "/v1/kv/replicas"
 
-OFFSET = "X-Viiwork-Offset"
-"""Header of a refusal: the byte of the file that a broken transfer is to go on from."""
-
 _log = structlog.get_logger("viiwork.kv")
 
 
-async def upload(links: Links, member: Member, stream: AsyncIterator[bytes]) -> None:
+async def upload(links: Links, member: Member, stream: SealedFile) -> None:
     """Send a sealed stream, over the member's direct link where it has one and that answers.
 
     Raises BackendFailed, or CacheRefused with the member's reason.
@@ -32,34 +31,59 @@ async def upload(links: Links, member: Member, stream: AsyncIterator[bytes]) -> 
     addresses = [member.kv_address, api] if member.kv_address else [api]
     for place, address in enumerate(addresses):
         try:
-            await _put(links, address, member, stream)
+            await _send(links, address, member, stream)
         except BackendFailed:
-            untouched = isinstance(stream, SealedFile) and not stream.sent
-            if place + 1 == len(addresses) or not untouched:
+            if place + 1 == len(addresses) or stream.sent:
                 raise
         else:
             return
 
 
-async def _put(links: Links, address: str, member: Member, stream: AsyncIterator[bytes]) -> None:
+async def _send(links: Links, address: str, member: Member, stream: SealedFile) -> None:
+    """Past HTTP; as a request's body where the member's server cannot do that."""
+    async with links.open_upgrade(address, PATH, PROTOCOL, to=member.node_id) as answer:
+        if isinstance(answer, socket.socket):
+            said = await _given(answer, member, stream)
+        else:
+            said = await _read(answer)
+    if _code(said.body) == UpgradeUnsupported.code:
+        said = await _put(links, address, member, stream)
+    if said.status != 200:
+        raise _refusal(f"{member.node} answered {said.status}", said)
+
+
+async def _given(connection: socket.socket, member: Member, stream: SealedFile) -> Said:
+    try:
+        return await give(connection, stream)
+    except OSError as error:
+        raise BackendFailed(f"{member.node}: the transfer broke off: {error}") from error
+
+
+async def _put(links: Links, address: str, member: Member, stream: SealedFile) -> Said:
     headers = [("Content-Type", "application/octet-stream")]
     async with links.open_put(address, PATH, headers=headers, body=stream, to=member.node_id) as response:
-        if response.status != 200:
-            body = await response.content.read(4096)
-            raise _refusal(f"{member.node} answered {response.status}", body, response.headers.get(OFFSET, ""))
+        return await _read(response)
 
 
-def _refusal(who: str, body: bytes, offset: str) -> CacheRefused:
-    """What a member's refusal asks for."""
-    said = f"{who}: {body.decode('utf-8', 'replace')}"
+async def _read(response: aiohttp.ClientResponse) -> Said:
+    return Said(response.status, response.headers.get(OFFSET, ""), await response.content.read(ANSWER_MOST))
+
+
+def _code(body: bytes) -> object:
+    """Of an error; None: it has none."""
     try:
-        code = msgspec.json.decode(body, type=dict[str, dict[str, object]])["error"]["code"]
+        return msgspec.json.decode(body, type=dict[str, dict[str, object]])["error"]["code"]
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError):
-        code = None
+        return None
+
+
+def _refusal(who: str, answer: Said) -> CacheRefused:
+    """What a member's refusal asks for."""
+    said, code = f"{who}: {answer.body.decode('utf-8', 'replace')}", _code(answer.body)
     if code == BaseMissing.code:
         return BaseMissing(said)
-    if code == ResumeFrom.code and re.fullmatch(r"[0-9]{1,16}", offset, re.ASCII):
-        return ResumeFrom(said, offset=int(offset))
+    if code == ResumeFrom.code and re.fullmatch(r"[0-9]{1,16}", answer.offset, re.ASCII):
+        return ResumeFrom(said, offset=int(answer.offset))
     return CacheRefused(said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,14 @@ _chance = random.Random()  # noqa: S311  # ids tell requests apart and keep no s
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ONE, _NUMBER = msgspec.Raw(b'""'), frozenset(bytes([digit]) for digit in b"-0123456789")
 _HOST = re.compile(r"[A-Za-z0-9.:_\-\[\]]{1,253}")
+
+UPGRADE = "viiwork.upgrade"
+"""In a scope's `state`, where the server can do that: an Upgrade."""
+
+Upgrade = Callable[[], Awaitable[socket.socket]]
+"""Takes a request's connection out of HTTP. From then on its answer is what is written to the socket, which is the
+caller's to close. Raises UpgradeUnsupported, InvalidRequest for a client that has not waited, and OSError for one that
+has left."""
 
 PREFER = b"x-viiwork-prefer"
 MOST_PREFERRED = 8
@@ -135,7 +144,7 @@ async def _whole(receive: Receive, limit: int, share: Share | None, silence: _Si
 class _Silence:
     """`with _Silence()` around the reading of a body ends with RequestLate after SILENCE_S without news.
 
-    Its timer runs on when news comes, and only then looks for how long there was none: asyncio.timeout, set anew with
+    Its timer runs on when news comes, and only then looks for how long there was none: asyncio.timeout, set again with
     each piece of a body, takes 13 us for a short one, and this 6.
     """
 
@@ -283,7 +292,7 @@ def build(
 
 
 def target(scope: Scope) -> str:
-    """Path and query as they stand in the request line."""
+    """Path and query as in the request line."""
     path: str = scope["raw_path"].decode("latin-1")
     return f"{path}?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else path
 

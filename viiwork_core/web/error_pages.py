@@ -28,11 +28,15 @@ def error_headers(error: ViiworkError) -> dict[str, str]:
     return headers
 
 
-def error_answer(error: ViiworkError) -> bytes:
-    """A whole answer in HTTP/1.1, for where no application answers. It ends the connection."""
-    body = error_body(error)
-    headers = {**error_headers(error), "content-length": len(body), "connection": "close"}
-    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+def error_answer(error: ViiworkError, extra: Mapping[str, str] | None = None) -> bytes:
+    """An error as `whole_answer`, with `extra` headers, in lower case."""
+    return whole_answer(error.status, error_body(error), {**(extra or {}), **error_headers(error)})
+
+
+def whole_answer(status: int, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """An answer in HTTP/1.1, for where no application answers. It ends the connection."""
+    every = {**headers, "content-length": len(body), "connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in every.items())]
     return "\r\n".join((*lines, "", "")).encode() + body
 
 

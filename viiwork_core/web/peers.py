@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from hashlib import blake2b
 
-from viiwork_core.errors import ResumeFrom, ViiworkError
+from viiwork_core.errors import ResumeFrom, UpgradeUnsupported, ViiworkError
+from viiwork_core.kvshare.upgraded import OFFSET, PROTOCOL, accepted, answer
 from viiwork_core.mesh.report import encode_report
 from viiwork_core.proxy.headers import first
-from viiwork_core.proxy.request import ClientGone, Receive, Scope, Send, request_id
-from viiwork_core.web.error_pages import send_error, send_json
+from viiwork_core.proxy.request import UPGRADE, ClientGone, Receive, Scope, Send, Upgrade, request_id
+from viiwork_core.web.error_pages import error_answer, send_error, send_json, whole_answer
 from viiwork_core.web.surface import Surface
 
 JSON = {"content-type": "application/json"}
+STORED = b'{"stored":true}'
 
 
 async def capacity(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,21 +40,57 @@ async def capacity(surface: Surface, scope: Scope, receive: Receive, send: Send)
 async def replica(surface: Surface, scope: Scope, receive: Receive, send: Send) -> None:
     """PUT /v1/kv/replicas: a sealed stream from a member, a whole file or a delta.
 
-    409 asks for another one: base_missing for the whole file, resume for the rest of it, from the byte that the header
-    X-Viiwork-Offset names. A header that begins at the file's end, with no block, asks for that byte.
+    It is the request's body, or comes after an answer 101 to `Upgrade: viiwork-replica`, where the server can do that
+    and there is no body, and is answered in HTTP once more. 409 asks for another one: base_missing for the whole file,
+    resume for the rest of it, from the byte that the header X-Viiwork-Offset names. A header that begins at the file's
+    end asks for that byte.
     """
     rid = request_id(scope["headers"])
     try:
-        await surface.take_replica(surface.claims.upload(scope), _chunks(receive))
+        origin = surface.claims.upload(scope)
+        if _leaves_http(scope):
+            await _upgraded(surface, origin, scope)
+            return
+        await surface.take_replica(origin, _chunks(receive))
     except ClientGone:
         return
-    except ResumeFrom as part:
-        await send_error(send, part, request_id=rid, extra={"x-viiwork-offset": str(part.offset)})
-        return
     except ViiworkError as error:
-        await send_error(send, error, request_id=rid)
+        await send_error(send, error, request_id=rid, extra=_offset(error))
         return
-    await send_json(send, 200, b'{"stored":true}', JSON)
+    await send_json(send, 200, STORED, JSON)
+
+
+def _leaves_http(scope: Scope) -> bool:
+    """Whether a request asks for it and may. In HTTP/1.0 and with a body there is nothing to it but the body."""
+    headers = scope["headers"]
+    asks = (first(headers, b"upgrade") or "").lower() == PROTOCOL
+    body = first(headers, b"content-length") not in (None, "0") or first(headers, b"transfer-encoding") is not None
+    return asks and not body and scope["http_version"] == "1.1"
+
+
+async def _upgraded(surface: Surface, origin: str, scope: Scope) -> None:
+    upgrade: Upgrade | None = scope.get("state", {}).get(UPGRADE)
+    if upgrade is None:
+        raise UpgradeUnsupported("this server cannot leave HTTP", remedy="send the stream as the body")
+    try:
+        connection = await upgrade()
+    except OSError:
+        return  # the sender left
+    with connection:
+        try:
+            await accepted(connection)
+            await surface.take_replica(origin, connection)
+        except OSError:
+            return
+        except ViiworkError as error:
+            await answer(connection, error_answer(error, _offset(error)))
+        else:
+            await answer(connection, whole_answer(200, STORED, JSON))
+
+
+def _offset(error: ViiworkError) -> dict[str, str]:
+    """The header that a refusal has, in lower case."""
+    return {OFFSET.lower(): str(error.offset)} if isinstance(error, ResumeFrom) else {}
 
 
 async def _chunks(receive: Receive) -> AsyncIterator[bytes]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from viiwork_core.errors import ViiworkError
+from viiwork_core.kvshare.receiving import Carrier
 from viiwork_core.mesh.alias_table import AliasWrite
 from viiwork_core.mesh.report import CapacityReport
 from viiwork_core.observe.events import EventLog
@@ -183,7 +184,7 @@ class Surface:
     """Takes models down (True) or up again, None: all. By name, whether that is news. Raises InvalidRequest."""
 
     drain: Drain
-    take_replica: Callable[[str, AsyncIterator[bytes]], Awaitable[None]]
+    take_replica: Callable[[str, Carrier], Awaitable[None]]
     """Receives a replica from the member of that name. Raises ViiworkError."""
 
     aliases: AliasNames

@@ -11,7 +11,7 @@ import pytest
 from blake3 import blake3
 
 from viiwork_core.kvshare.replicas import Replica, ReplicaStore
-from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader, ReplicaLabel, seal
+from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader, ReplicaLabel, TransferHeader, seal
 
 KEY = bytes(range(32))
 SESSION = "5e" * 16
@@ -47,23 +47,35 @@ class Bench:
         }
         return ReplicaLabel(**{**fields, **changes})
 
-    def header(self, data: bytes, **changes: Any) -> ReplicaHeader:
+    def header(self, data: bytes, **changes: Any) -> TransferHeader:
+        """How `data` is sent."""
         label = self.label()
         fields = {name: getattr(label, name) for name in ReplicaLabel.__struct_fields__}
-        return ReplicaHeader(**{**fields, "length": len(data), "blake3": blake3(data).hexdigest(), **changes})
+        return TransferHeader(**{**fields, "length": len(data), **changes})
+
+    def stored(self, data: bytes, origin: str = "", **changes: Any) -> ReplicaHeader:
+        """The header that `data` has once it has arrived."""
+        return self.header(data, **changes).stored(self.blake3(data), origin)
+
+    def blake3(self, data: bytes) -> str:
+        return blake3(data).hexdigest()
 
     def blocks(self, data: bytes) -> list[bytes]:
         return [data[at : at + BLOCK] for at in range(0, len(data), BLOCK)]
 
     def pieces(self, data: bytes, key: bytes = KEY, **changes: Any) -> list[bytes]:
-        """The sealed stream of `data`: the header, then one piece a frame."""
-        return list(seal(key, self.header(data, **changes), self.blocks(data)))
+        """The sealed stream of `data`: the header, one piece for each MiB, and the hash."""
+        return self.sealed(self.header(data, **changes), self.blocks(data), data, key)
+
+    def sealed(self, header: TransferHeader, blocks: Iterable[bytes], whole: bytes, key: bytes = KEY) -> list[bytes]:
+        """A sealed stream of any blocks, and the hash of `whole`."""
+        return [bytes(piece) for piece in seal(key, header, blocks, lambda: blake3(whole).digest())]
 
     def keep(self, store: ReplicaStore, data: bytes, **changes: Any) -> Replica:
         arrival = store.begin(self.header(data, **changes))
         try:
             arrival.write(self.blocks(data))
-            return arrival.commit()
+            return arrival.commit(self.blake3(data))
         finally:
             arrival.discard()
 

@@ -14,9 +14,9 @@ import pytest
 from viiwork_core.errors import BackendFailed, BaseMissing, CacheRefused, StoreFull
 from viiwork_core.kvshare import sending
 from viiwork_core.kvshare.delta import delta_blocks
+from viiwork_core.kvshare.incoming import Reception
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader, seal
 from viiwork_core.kvshare.sending import FORGOTTEN, Delivery, Save, Sender
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
+CHUNK = MIB // 4
+"""Bytes of a stream that arrive at a time."""
+
 TALK = random.Random(0).randbytes(4 * MIB)
 """A conversation: a turn's cache is what it begins with."""
 
@@ -50,14 +53,17 @@ class Host:
         self.open(64 * MIB)
         self.gate = asyncio.Event()
         self.gate.set()
+        self.answers_lost = 0
+        """Of the next streams that are taken."""
+
         self.came: list[tuple[Any, bool]] = []
         """Bytes of each stream that arrived, and whether it was a delta."""
 
         self.break_after: list[int] = []
-        """For each of the next streams: how many of its pieces arrive."""
+        """For each of the next streams: how many of its bytes arrive, to the next chunk."""
 
-        self.at_piece: dict[int, Callable[[], object]] = {}
-        """What happens, once, when a stream has so many pieces behind it."""
+        self.at_byte: dict[int, Callable[[], object]] = {}
+        """What happens, once, when a stream has so many bytes behind it."""
 
         self.ended: list[Delivery[str]] = []
         self.sender = Sender[str](
@@ -67,36 +73,41 @@ class Host:
     def open(self, room: int) -> None:
         self.store = ReplicaStore(self.folder / "replicas", room, self.clock, keep_partials_s=60.0).open()
 
+    def restart(self) -> None:
+        """All that the node keeps in memory of what came is gone."""
+        self.open(64 * MIB)
+        self.sender._store = self.store
+
     async def put(self, to: str, stream: AsyncIterator[bytes]) -> None:
         await self.mesh.hosts[to].take(self.name, stream)
 
     async def take(self, origin: str, stream: AsyncIterator[bytes]) -> None:
-        number, headers = len(self.came), list[ReplicaHeader]()
+        number = len(self.came)
         self.came.append((0, False))
         most = self.break_after.pop(0) if self.break_after else 1 << 30
 
         async def arriving() -> AsyncIterator[bytes]:
             behind = 0
             async for piece in stream:
-                self.at_piece.pop(behind, list)()
-                if behind == most:
-                    raise ConnectionResetError("the sender left")
-                behind += 1
-                self.came[number] = (self.came[number][0] + len(piece), b'"base":"' in piece or self.came[number][1])
-                yield piece
-                await self.gate.wait()
+                for at in range(0, len(piece), CHUNK):
+                    for due in [due for due in self.at_byte if due <= behind]:
+                        self.at_byte.pop(due)()
+                    if behind >= most:
+                        raise ConnectionResetError("the sender left")
+                    chunk = piece[at : at + CHUNK]
+                    behind += len(chunk)
+                    self.came[number] = (behind, b'"base":"' in chunk or self.came[number][1])
+                    yield chunk
+                    await self.gate.wait()
 
         try:
-            await receive(
-                arriving(),
-                key=self.mesh.bench.key,
-                store=self.store,
-                accepts=headers.append,
-                origin=origin,
-                sent=self.sender.sent,
-            )
+            reception = Reception(self.store, lambda _: None, origin, self.sender.sent)
+            await receive(arriving(), reception, self.mesh.bench.key)
         except ConnectionResetError as error:
             raise BackendFailed("the connection broke") from error
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise BackendFailed("the connection broke")
 
     async def send(self, to: str, size: int, turn: int, session: str = "") -> Delivery[str]:
         count = len(self.ended)
@@ -114,7 +125,9 @@ class Host:
     def kept(self) -> bytes:
         replica = self.store.find("tiny", self.mesh.bench.session)
         assert replica is not None
-        return replica.path.read_bytes()
+        data = replica.path.read_bytes()
+        assert (replica.header.length, replica.header.blake3) == (len(data), self.mesh.bench.blake3(data))
+        return data
 
     def files(self) -> set[str]:
         return {path.name for path in self.folder.glob("*.save")}
@@ -212,15 +225,52 @@ async def test_damage_at_the_sender_only_costs_bytes(mesh: Mesh, at: int) -> Non
     assert len(alpha.came) == 1
 
 
-async def test_what_an_earlier_run_received_is_no_base_but_what_was_acknowledged_is(mesh: Mesh) -> None:
+@pytest.mark.parametrize("acknowledged", [False, True])
+async def test_what_an_earlier_run_received_is_a_base(mesh: Mesh, acknowledged: bool) -> None:
     alpha, beta = mesh.hosts["alpha"], mesh.hosts["beta"]
-    await beta.send("alpha", MIB, 1)
+    if acknowledged:
+        await beta.send("alpha", MIB, 1)
     await alpha.send("beta", 2 * MIB, 2)
-    beta.open(64 * MIB)
-    beta.sender._store = beta.store
+    alpha.came = []
+    beta.restart()
     assert (await beta.send("alpha", 3 * MIB, 3)).error is None
     assert alpha.kept() == TALK[: 3 * MIB]
-    assert alpha.came[-1] == (pytest.approx(2 * MIB, abs=2000), True)
+    assert alpha.came == [(pytest.approx(MIB, abs=2000), True)]
+
+
+async def test_what_an_earlier_run_received_is_no_base_for_another_host(mesh: Mesh) -> None:
+    alpha, beta, gamma = mesh.hosts.values()
+    await alpha.send("beta", 2 * MIB, 1)
+    beta.restart()
+    assert (await beta.send("gamma", 3 * MIB, 2)).error is None
+    assert gamma.came == [(pytest.approx(3 * MIB, abs=1000), False)]
+
+
+async def test_what_came_from_nobody_known_is_no_base_but_what_was_acknowledged_is(mesh: Mesh) -> None:
+    alpha, beta = mesh.hosts["alpha"], mesh.hosts["beta"]
+    await beta.send("alpha", MIB, 1)
+    mesh.bench.keep(beta.store, TALK[: 2 * MIB], turn=2)
+    beta.restart()
+    assert (await beta.send("alpha", 3 * MIB, 3)).error is None
+    assert alpha.kept() == TALK[: 3 * MIB]
+    assert alpha.came[1:] == [(pytest.approx(2 * MIB, abs=2000), True)]
+
+
+async def test_a_way_back_whose_answer_was_lost_is_asked_for_and_is_there(mesh: Mesh) -> None:
+    """What the next turns stand on is the same at both ends, whichever way they go."""
+    alpha, beta = mesh.hosts["alpha"], mesh.hosts["beta"]
+    await alpha.send("beta", MIB, 1)
+    alpha.answers_lost = 1
+    delivery = await beta.send("alpha", 3 * MIB, 2)
+    assert delivery.error is None
+    assert alpha.kept() == TALK[: 3 * MIB]
+    assert alpha.came == [(pytest.approx(2 * MIB, abs=2000), True), (pytest.approx(0, abs=1000), False)]
+    assert delivery.bytes == beta.sender.counts.bytes == sum(size for size, _ in alpha.came)
+    assert (beta.sender.counts.sent, beta.sender.counts.failed) == (1, 0)
+    for one, other, turn in ((beta, alpha, 3), (alpha, beta, 4)):
+        assert (await one.send(other.name, 3 * MIB + turn, turn)).error is None
+        assert other.came[-1] == (pytest.approx(0, abs=2000), True)
+        assert other.kept() == TALK[: 3 * MIB + turn]
 
 
 async def test_where_the_newest_is_gone_the_one_before_serves(mesh: Mesh) -> None:
@@ -236,7 +286,7 @@ async def test_where_the_newest_is_gone_the_one_before_serves(mesh: Mesh) -> Non
 async def test_a_way_back_that_broke_off_goes_on(mesh: Mesh) -> None:
     alpha, beta = mesh.hosts["alpha"], mesh.hosts["beta"]
     await alpha.send("beta", MIB // 2, 1)
-    alpha.break_after = [3]
+    alpha.break_after = [int(2.5 * MIB)]
     assert (await beta.send("alpha", 4 * MIB, 2)).error is None
     assert alpha.kept() == TALK
     assert [delta for _, delta in alpha.came] == [True, False, True], "the one between asks"
@@ -248,8 +298,8 @@ async def test_a_way_back_that_lost_its_base_on_the_way_goes_on_whole(mesh: Mesh
     alpha, beta = mesh.hosts["alpha"], mesh.hosts["beta"]
     await beta.send("alpha", MIB // 4, 1)
     await alpha.send("beta", MIB // 2, 2)
-    alpha.break_after, alpha.came = [3], []
-    alpha.at_piece = {3: lambda: alpha.sender.forget(mesh.bench.session)}
+    alpha.break_after, alpha.came = [int(2.5 * MIB)], []
+    alpha.at_byte = {int(2.5 * MIB): lambda: alpha.sender.forget(mesh.bench.session)}
     assert (await beta.send("alpha", 4 * MIB, 3)).error is None
     assert alpha.kept() == TALK
     assert [delta for _, delta in alpha.came] == [True, False, True, False], "the second asks"
@@ -283,7 +333,7 @@ async def test_what_was_sent_may_go_while_a_delta_is_carried_out_on_it(mesh: Mes
     alpha, beta, bench = mesh.hosts["alpha"], mesh.hosts["beta"], mesh.bench
     sent = alpha.offer("beta", 2 * MIB, 1)
     await bench.until(lambda: bool(alpha.ended))
-    alpha.at_piece = {3: lambda: alpha.sender.forget(bench.session)}
+    alpha.at_byte = {int(1.5 * MIB): lambda: alpha.sender.forget(bench.session)}
     assert (await beta.send("alpha", 4 * MIB, 2)).error is None
     assert (alpha.kept(), len(alpha.came), sent.exists()) == (TALK, 1, False)
 
@@ -326,7 +376,7 @@ def lie(host: Host, session: str, named: str, content: bytes) -> list[bytes]:
     new.write_bytes(OTHER)
     base.write_bytes(content)
     head = bench.header(OTHER, turn=2, session=session, base=named)
-    return list(seal(bench.key, head, delta_blocks(new, (), base, ())))
+    return bench.sealed(head, delta_blocks(new, (), base, ()), OTHER)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +386,7 @@ async def test_a_delta_that_does_not_stand_on_what_it_names_is_refused(mesh: Mes
     alpha, bench = mesh.hosts["alpha"], mesh.bench
     sent = alpha.offer("beta", 2 * MIB, 1)
     await bench.until(lambda: bool(alpha.ended))
-    pieces = lie(alpha, bench.session, bench.header(TALK[: 2 * MIB]).blake3, content)
+    pieces = lie(alpha, bench.session, bench.blake3(TALK[: 2 * MIB]), content)
     with pytest.raises(CacheRefused, match=said):
         await alpha.take("beta", bench.stream(pieces))
     assert alpha.store.find("tiny", bench.session) is None
@@ -348,7 +398,7 @@ async def test_no_delta_stands_on_another_session(mesh: Mesh) -> None:
     alpha, bench = mesh.hosts["alpha"], mesh.bench
     await alpha.send("beta", 2 * MIB, 1)
     base = TALK[: 2 * MIB]
-    pieces = lie(alpha, "0b" * 16, bench.header(base).blake3, base)
+    pieces = lie(alpha, "0b" * 16, bench.blake3(base), base)
     with pytest.raises(BaseMissing):
         await alpha.take("beta", bench.stream(pieces))
     assert alpha.store.find("tiny", "0b" * 16) is None
@@ -392,7 +442,7 @@ async def test_it_is_forgotten_before_its_transfer_has_begun(bench: Bench, tmp_p
 
 async def test_parts_of_a_forgotten_session_go_at_once(mesh: Mesh) -> None:
     beta, bench = mesh.hosts["beta"], mesh.bench
-    beta.break_after = [3]
+    beta.break_after = [int(2.5 * MIB)]
     with pytest.raises(BackendFailed):
         await beta.take("alpha", bench.stream(bench.pieces(TALK)))
     assert beta.store.used == len(TALK)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from blake3 import blake3
 from structlog.testing import capture_logs
 
 from viiwork_core import (
@@ -34,7 +36,7 @@ from viiwork_core.kvshare.caches import Caches, SharedModel
 from viiwork_core.kvshare.deliveries import Deliveries
 from viiwork_core.kvshare.handover import Handover
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader, ReplicaLabel, measure, seal
+from viiwork_core.kvshare.sealing import ReplicaLabel, TransferHeader, seal
 from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
@@ -174,14 +176,10 @@ class Bench:
 
     def keep(self, tokens: int, *, turn: int = 1, **label: str) -> None:
         """Put a replica of the session into the store."""
-        path = self.folder / "arriving"
-        path.write_text(str(tokens))
-        length, digest = measure(path)
-        labelled = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, **label}
-        header = ReplicaHeader(turn=turn, tokens=tokens, length=length, blake3=digest, **labelled)
-        arrival = self.store.begin(header)
-        arrival.write([path.read_bytes()])
-        arrival.commit()
+        content = str(tokens).encode()
+        arrival = self.store.begin(_header(tokens, turn, len(content), **label))
+        arrival.write([content])
+        arrival.commit(blake3(content).hexdigest())
 
     def held(self, session: str = SESSION) -> tuple[int | None, int] | None:
         return self.caches.held(self.book.view("m/0"), session)
@@ -253,7 +251,7 @@ def test_a_newer_replica_is_decided_on_like_any_other(bench: Bench) -> None:
 def test_a_replica_is_looked_for_once_more_and_no_longer(bench: Bench, newer: int) -> None:
     async def scene() -> None:
         bench.keep(500, turn=3)
-        bench.control.meanwhile = [lambda turn=turn: bench.keep(600, turn=turn) for turn in range(4, 4 + newer)]
+        bench.control.meanwhile = [partial(bench.keep, 600, turn=turn) for turn in range(4, 4 + newer)]
         if not newer:
             bench.control.meanwhile = [lambda: bench.store.forget(SESSION)]
         with capture_logs() as lines:
@@ -392,7 +390,7 @@ def test_an_engine_that_never_saves_is_asked_once_and_the_model_is_off_with_one_
         assert bench.engine.asked == 1
         assert bench.caches.unmovable("m", "f") == "501: session files are off"
         with pytest.raises(CacheRefused, match="501: session files are off"):
-            await bench.caches.take(_sealed(bench.folder, model="m", group="g", fingerprint="f"), KEY)
+            await bench.caches.take(_sealed(model="m", group="g", fingerprint="f"), KEY)
 
     with capture_logs() as lines:
         asyncio.run(scene())
@@ -433,7 +431,7 @@ def test_a_slot_taken_by_another_request_holds_the_session_no_longer(bench: Benc
 def test_a_replica_that_does_not_fit_is_refused(bench: Bench, label: dict[str, str]) -> None:
     async def scene() -> None:
         with pytest.raises(FingerprintMismatch):
-            await bench.caches.take(_sealed(bench.folder, **label), KEY)
+            await bench.caches.take(_sealed(**label), KEY)
         assert bench.store.used == 0
 
     asyncio.run(scene())
@@ -441,7 +439,7 @@ def test_a_replica_that_does_not_fit_is_refused(bench: Bench, label: dict[str, s
 
 def test_a_replica_that_fits_is_kept_and_its_turn_known(bench: Bench) -> None:
     async def scene() -> None:
-        replica = await bench.caches.take(_sealed(bench.folder), KEY)
+        replica = await bench.caches.take(_sealed(), KEY)
         assert bench.store.find("m", SESSION) == replica
         assert bench.caches.turn_of(SESSION) == 9
 
@@ -461,19 +459,21 @@ def test_a_node_that_shares_nothing_takes_nothing(bench: Bench) -> None:
             clock=CLOCK,
         )
         with pytest.raises(CacheRefused):
-            await alone.take(_sealed(bench.folder), KEY)
+            await alone.take(_sealed(), KEY)
 
     asyncio.run(scene())
 
 
-async def _sealed(folder: Path, **label: str):  # type: ignore[no-untyped-def]  # an async iterator of bytes
-    path = folder / "outgoing"
-    path.write_text("500")
-    length, digest = measure(path)
-    labelled = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, **label}
-    header = ReplicaHeader(turn=9, tokens=500, length=length, blake3=digest, **labelled)
-    for frame in seal(KEY, header, [path.read_bytes()]):
-        yield frame
+def _header(tokens: int, turn: int, length: int, **changes: str) -> TransferHeader:
+    label: dict[str, Any] = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, **changes}
+    return TransferHeader(turn=turn, tokens=tokens, length=length, **label)
+
+
+async def _sealed(**label: str) -> AsyncIterator[bytes]:
+    content = b"500"
+    header = _header(500, 9, len(content), **label)
+    for piece in seal(KEY, header, [content], lambda: blake3(content).digest()):
+        yield bytes(piece)
 
 
 def test_a_turn_ends_well_when_its_model_is_gone_or_has_fewer_backends(bench: Bench) -> None:
@@ -487,7 +487,7 @@ def test_a_turn_ends_well_when_its_model_is_gone_or_has_fewer_backends(bench: Be
         bench.book.forget("m/0")
         assert bench.sender.taken == []
         with pytest.raises(FingerprintMismatch):
-            await bench.caches.take(_sealed(bench.folder), KEY)
+            await bench.caches.take(_sealed(), KEY)
 
     asyncio.run(scene())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from blake3 import blake3
 
 from viiwork_core import (
     Address,
@@ -27,8 +28,9 @@ from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState, BackendView
 from viiwork_core.errors import CacheRefused, FingerprintMismatch, StoreFull
 from viiwork_core.kvshare.caches import Caches, SharedModel
+from viiwork_core.kvshare.intake import MOST_OF_ONE
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import ReplicaHeader, measure, seal
+from viiwork_core.kvshare.sealing import TransferHeader, seal
 from viiwork_core.kvshare.sending import Save, Sender
 from viiwork_core.kvshare.turns import Turn, Usage
 from viiwork_core.mesh.member import Member
@@ -162,12 +164,9 @@ class Node:
         assert reservation is not None
         return Turn(turn.session, reservation, turn.path, turn.body)
 
-    def header(self, tokens: int = 500, **changes: Any) -> ReplicaHeader:
-        path = self.folder / "outgoing"
-        path.write_text(str(tokens))
-        length, digest = measure(path)
+    def header(self, tokens: int = 500, **changes: Any) -> TransferHeader:
         fields = {"model": "m", "group": "g", "fingerprint": "f", "session": SESSION, "turn": 1, **changes}
-        return ReplicaHeader(**{"tokens": tokens, "length": length, "blake3": digest, **fields})
+        return TransferHeader(**{"tokens": tokens, "length": len(str(tokens)), **fields})
 
     async def take(self, tokens: int = 500, **changes: Any) -> None:
         await self.caches.take(stream(self.header(tokens, **changes), str(tokens).encode()), KEY)
@@ -187,9 +186,13 @@ class Node:
         return [file.name for file in self.cache_dir.iterdir()]
 
 
-async def stream(header: ReplicaHeader, content: bytes) -> AsyncIterator[bytes]:
-    for frame in seal(KEY, header, [content]):
-        yield frame
+def sealed(header: TransferHeader, content: bytes) -> list[bytes]:
+    return [bytes(piece) for piece in seal(KEY, header, [content], lambda: blake3(content).digest())]
+
+
+async def stream(header: TransferHeader, content: bytes) -> AsyncIterator[bytes]:
+    for piece in sealed(header, content):
+        yield piece
 
 
 def run(scene: Callable[[], Awaitable[None]]) -> None:
@@ -376,8 +379,7 @@ def test_of_two_nodes_that_send_the_same_session_the_newer_turn_stays(tmp_path: 
 def test_a_replayed_upload_and_one_that_lies_about_its_fingerprint_change_nothing(tmp_path: Path) -> None:
     async def scene() -> None:
         node = Node(tmp_path)
-        header = node.header(turn=2)
-        frames = list(seal(KEY, header, [b"500"]))
+        frames = sealed(node.header(turn=2), b"500")
 
         async def recorded() -> AsyncIterator[bytes]:
             for frame in frames:
@@ -389,11 +391,8 @@ def test_a_replayed_upload_and_one_that_lies_about_its_fingerprint_change_nothin
         with pytest.raises(FingerprintMismatch):
             await node.take(turn=9, fingerprint="other")
         # What calls itself ours and is not is found out by the engine: the file is none of its own.
-        forged = node.folder / "outgoing"
-        forged.write_text("not a cache")
-        length, digest = measure(forged)
-        lie = node.header(turn=9, length=length, blake3=digest)
-        await node.caches.take(stream(lie, b"not a cache"), KEY)
+        forged = b"not a cache"
+        await node.caches.take(stream(node.header(turn=9, length=len(forged)), forged), KEY)
         turn = node.turn()
         await node.caches.before(turn)
         assert node.engine.restored == []
@@ -471,3 +470,47 @@ def test_turns_are_counted_by_switch_and_reuse(tmp_path: Path) -> None:
         assert node.caches.tally.turns == {("m", "none", "warm"): 1, ("m", "host", "partly"): 1}
 
     run(scene)
+
+
+def test_a_sender_that_only_asks_whether_its_replica_is_here_is_not_counted_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        node = Node(tmp_path)
+        await node.take(turn=3)
+        header = node.header(turn=3, start=3)
+        question = seal(KEY, header, (), lambda: blake3(b"500").digest())
+        replica = await node.caches.take(_pieces([bytes(piece) for piece in question]), KEY)
+        assert replica.header.turn == 3
+        counts = node.caches.tally.of("m")
+        assert (counts.received, counts.received_bytes, counts.refused) == (1, 3, 0)
+
+    run(scene)
+
+
+def test_one_member_sends_so_many_replicas_at_a_time_and_no_more(tmp_path: Path) -> None:
+    async def scene() -> None:
+        node = Node(tmp_path)
+        waits = asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            await waits.wait()
+            yield b""
+
+        async def send(origin: str) -> None:
+            with pytest.raises(CacheRefused, match="cut short"):
+                await node.caches.take(slow(), KEY, origin=origin)
+
+        running = [asyncio.create_task(send("one")) for _ in range(MOST_OF_ONE)]
+        await asyncio.sleep(0)
+        with pytest.raises(CacheRefused, match="of one arrive here already"):
+            await node.caches.take(slow(), KEY, origin="one")
+        running.append(asyncio.create_task(send("two")))
+        waits.set()
+        await asyncio.gather(*running)
+        await node.take(turn=3)
+
+    run(scene)
+
+
+async def _pieces(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

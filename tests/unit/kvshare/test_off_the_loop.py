@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,13 +36,16 @@ from viiwork_core.clock import SystemClock
 from viiwork_core.contracts.engine import Address
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.engines.states import BackendState, BackendView
+from viiwork_core.kvshare.incoming import Reception
 from viiwork_core.kvshare.moving import Moving
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import measure
 from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.kvshare.shared_model import SharedModel
+from viiwork_core.kvshare.streams import SealedFile
 from viiwork_core.kvshare.turns import Turn, Usage
+from viiwork_core.kvshare.upgraded import accepted, answer, give
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -54,8 +58,9 @@ MIB = 1 << 20
 LONG = {
     *("update", "encrypt", "decrypt", "compress", "decompress"),
     *("read", "pread", "readinto", "write", "fsync", "rename", "unlink", "link"),
+    *("encrypt_into", "decrypt_into", "recv_into", "sendall"),
 }
-"""C functions that take as long as a file is large, or as a disk is slow."""
+"""C functions that take as long as a file is large, or as a disk or the other end of a connection is slow."""
 
 
 @pytest.fixture
@@ -96,10 +101,13 @@ def segments(_model: str, path: Path) -> tuple[Segment, ...]:
 
 def test_what_is_looked_for_is_seen(tmp_path: Path) -> None:
     path = file(tmp_path, "a", noise(MIB))
-    with long_calls() as found:
+    one, other = socket.socketpair()
+    with one, other, long_calls() as found:
         measure(path)
         path.unlink()
-    assert {one.rpartition(".")[2] for one in found} >= {"readinto", "update", "unlink"}
+        one.sendall(b"a")
+        other.recv_into(bytearray(1))
+    assert {name.rpartition(".")[2] for name in found} >= {"readinto", "update", "unlink", "sendall", "recv_into"}
 
 
 async def test_a_whole_file_and_a_delta_are_sent_and_received_off_the_loop(bench: Bench, tmp_path: Path) -> None:
@@ -107,7 +115,7 @@ async def test_a_whole_file_and_a_delta_are_sent_and_received_off_the_loop(bench
     ended: asyncio.Queue[Delivery[str]] = asyncio.Queue()
 
     async def put(_: str, stream: AsyncIterator[bytes]) -> None:
-        await receive(stream, key=bench.key, store=store, accepts=lambda _: None)
+        await receive(stream, Reception(store, accepts=lambda _: None), bench.key)
 
     sender = Sender[str](
         put, bench.key, SystemClock(), max_bytes=64 * MIB, layout=segments, store=store, ended=ended.put_nowait
@@ -126,6 +134,42 @@ async def test_a_whole_file_and_a_delta_are_sent_and_received_off_the_loop(bench
         await asyncio.wait([running])
     assert found == set()
     assert sender.counts.bytes < 16 * MIB, "the later ones went as deltas"
+
+
+async def test_past_http_they_are_sent_and_received_off_the_loop(bench: Bench, tmp_path: Path) -> None:
+    """The connection's own calls too: each may wait for the other end."""
+    store = ReplicaStore(tmp_path / "replicas", 64 * MIB, SystemClock()).open()
+    ended: asyncio.Queue[Delivery[str]] = asyncio.Queue()
+
+    async def take(connection: socket.socket) -> None:
+        await accepted(connection)
+        await receive(connection, Reception(store, accepts=lambda _: None), bench.key)
+        await answer(connection, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+
+    async def put(_: str, stream: SealedFile) -> None:
+        one, other = socket.socketpair()
+        with one, other:
+            taking = asyncio.create_task(take(other))
+            await anyio.to_thread.run_sync(one.recv, 1 << 10)
+            assert (await give(one, stream)).status == 200
+            one.close()
+            await taking
+
+    sender = Sender[str](
+        put, bench.key, SystemClock(), max_bytes=64 * MIB, layout=segments, store=store, ended=ended.put_nowait
+    )
+    data = noise(9 * MIB)
+    saves = [file(tmp_path, f"{turn}.save", part) for turn, part in ((1, data), (2, data + data[:MIB]))]
+    sizes = [path.stat().st_size for path in saves]
+    with long_calls() as found:
+        running = asyncio.create_task(sender.run())
+        for turn, path in enumerate(saves, start=1):
+            sender.offer(Save(path, bench.label(turn=turn), "rig1", sizes[turn - 1]))
+            assert (await ended.get()).error is None
+        running.cancel()
+        await asyncio.wait([running])
+    assert found == set()
+    assert sender.counts.bytes < 11 * MIB, "the second one went as a delta"
 
 
 class Files(CacheTransfer):

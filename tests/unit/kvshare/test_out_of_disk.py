@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from viiwork_core.errors import StoreFull
+from viiwork_core.kvshare.incoming import Reception
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 
@@ -69,7 +70,7 @@ async def test_a_full_disk_refuses(bench: Bench, tmp_path: Path, clock: ManualCl
 
         async def take(size: int, turn: int) -> bytes:
             pieces = bench.pieces(os.urandom(size), turn=turn)
-            kept = await receive(bench.stream(pieces), key=bench.key, store=store, accepts=lambda _: None)
+            kept = await receive(bench.stream(pieces), Reception(store, accepts=lambda _: None), bench.key)
             return kept.path.read_bytes()
 
         small = await take(1000, turn=1)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def replica(bench: Bench, turn: int, tokens: int = 1000) -> Replica:
-    return Replica(bench.header(b"x", turn=turn, tokens=tokens), Path("x"), 0.0)
+    return Replica(bench.stored(b"x", turn=turn, tokens=tokens), Path("x"), 0.0)
 
 
 def held(turn: int, tokens: int = 1000) -> Held:

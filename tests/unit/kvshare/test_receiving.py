@@ -13,9 +13,10 @@ import anyio
 import pytest
 
 from viiwork_core.errors import CacheRefused, FingerprintMismatch, StoreFull
-from viiwork_core.kvshare.receiving import receive, require_same
+from viiwork_core.kvshare.incoming import Reception, require_same
+from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import BLOCK, ReplicaHeader
+from viiwork_core.kvshare.sealing import BLOCK, TransferHeader
 from viiwork_core.kvshare.streams import describe, sealed_file
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def anything(_: ReplicaHeader) -> None:
+def anything(_: TransferHeader) -> None:
     return
 
 
@@ -40,10 +41,10 @@ async def test_a_stream_becomes_a_replica(bench: Bench, tmp_path: Path, clock: M
     data = os.urandom(3 * BLOCK + 17)
     stream = b"".join(bench.pieces(data))
     small_reads = (stream[at : at + 40_000] for at in range(0, len(stream), 40_000))
-    kept = await receive(bench.stream(small_reads), key=bench.key, store=store, accepts=anything)
+    kept = await receive(bench.stream(small_reads), Reception(store, anything), bench.key)
     assert kept == store.find("tiny", bench.session)
     assert kept.path.read_bytes() == data
-    assert kept.header == bench.header(data)
+    assert kept.header == bench.stored(data)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +52,11 @@ async def test_a_stream_becomes_a_replica(bench: Bench, tmp_path: Path, clock: M
 )
 async def test_whatever_is_wrong_leaves_nothing(bench: Bench, store: ReplicaStore, damage: str) -> None:
     data = os.urandom(1000)
-    right = {"length": len(data), "blake3": bench.header(data).blake3}
+    header = bench.header(data)
     pieces = {
-        "longer": lambda: bench.pieces(data + b"!", **right),
-        "shorter": lambda: bench.pieces(data[:-1], **right),
-        "hash": lambda: bench.pieces(data, blake3="0" * 64),
+        "longer": lambda: bench.sealed(header, [data, b"!"], data),
+        "shorter": lambda: bench.sealed(header, [data[:-1]], data),
+        "hash": lambda: bench.sealed(header, [data], b"other"),
     }.get(damage, lambda: bench.pieces(data))()
     if damage == "cut":
         pieces[-1] = pieces[-1][:-1]
@@ -67,7 +68,7 @@ async def test_whatever_is_wrong_leaves_nothing(bench: Bench, store: ReplicaStor
         pieces = pieces[: ["empty", "header only"].index(damage)]
     key = bytes(32) if damage == "key" else bench.key
     with pytest.raises(CacheRefused):
-        await receive(bench.stream(pieces), key=key, store=store, accepts=anything)
+        await receive(bench.stream(pieces), Reception(store, anything), key)
     assert list(store._folder.iterdir()) == []
     assert store.used == 0
 
@@ -83,12 +84,12 @@ async def test_a_transfer_that_is_not_accepted_writes_nothing_and_reads_no_furth
             taken.append(number)
             yield piece
 
-    def accepts(header: ReplicaHeader) -> None:
+    def accepts(header: TransferHeader) -> None:
         assert list(store._folder.iterdir()) == []
         require_same(header, group="agents", fingerprint="f" * 64)
 
     with pytest.raises(FingerprintMismatch, match="group agents here, the replica is of others"):
-        await receive(pieces(), key=bench.key, store=store, accepts=accepts)
+        await receive(pieces(), Reception(store, accepts), bench.key)
     assert list(store._folder.iterdir()) == []
     assert taken == [0, 1]
 
@@ -105,9 +106,9 @@ async def test_what_differs_is_named(bench: Bench) -> None:
 async def test_an_older_turn_and_a_full_store_refuse(bench: Bench, store: ReplicaStore) -> None:
     kept = bench.keep(store, b"two", turn=2)
     with pytest.raises(CacheRefused, match="not newer"):
-        await receive(bench.stream(bench.pieces(b"one")), key=bench.key, store=store, accepts=anything)
+        await receive(bench.stream(bench.pieces(b"one")), Reception(store, anything), bench.key)
     with pytest.raises(StoreFull):
-        await receive(bench.stream(bench.pieces(bytes(10_001), turn=3)), key=bench.key, store=store, accepts=anything)
+        await receive(bench.stream(bench.pieces(bytes(10_001), turn=3)), Reception(store, anything), bench.key)
     assert store.find("tiny", bench.session) == kept
 
 
@@ -123,7 +124,7 @@ async def test_a_connection_that_breaks_passes_its_error_on_and_leaves_nothing(
         raise ConnectionResetError("the sender left")
 
     with pytest.raises(ConnectionResetError):
-        await receive(broken(), key=bench.key, store=store, accepts=anything)
+        await receive(broken(), Reception(store, anything), bench.key)
     assert list(store._folder.iterdir()) == []
     assert store.used == 0
 
@@ -141,7 +142,7 @@ async def test_a_cancelled_transfer_leaves_nothing(
 
     async def transfer() -> None:
         with scope:
-            await receive(stuck(), key=bench.key, store=store, accepts=anything)
+            await receive(stuck(), Reception(store, anything), bench.key)
 
     scope = anyio.CancelScope()
     task = asyncio.create_task(transfer())
@@ -166,7 +167,7 @@ async def test_sending_and_receiving_64_mib_hold_a_few(bench: Bench, tmp_path: P
     try:
         header = await anyio.to_thread.run_sync(describe, saved, bench.label())
         async with aclosing(sealed_file(saved, bench.key, header)) as stream:
-            kept = await receive(stream, key=bench.key, store=store, accepts=anything)
+            kept = await receive(stream, Reception(store, anything), bench.key)
         await anyio.to_thread.run_sync(store.verified_copy, kept, tmp_path / "engine.bin")
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def on_disk(store: ReplicaStore) -> int:
 def test_a_replica_is_found_by_model_and_session(bench: Bench, store: ReplicaStore, clock: ManualClock) -> None:
     kept = bench.keep(store, b"a" * 100)
     assert store.find("tiny", bench.session) == kept
-    assert (kept.header, kept.since) == (bench.header(b"a" * 100), clock.now)
+    assert (kept.header, kept.since) == (bench.stored(b"a" * 100), clock.now)
     assert kept.path.read_bytes() == b"a" * 100
     assert store.find("other", bench.session) is None
     assert store.find("tiny", session(1)) is None
@@ -65,9 +66,9 @@ def test_of_two_that_arrive_together_the_newer_stays(bench: Bench, store: Replic
     older, newer = store.begin(bench.header(b"1", turn=1)), store.begin(bench.header(b"2", turn=2))
     older.write([b"1"])
     newer.write([b"2"])
-    kept = newer.commit()
+    kept = newer.commit(bench.blake3(b"2"))
     with pytest.raises(CacheRefused, match="not newer"):
-        older.commit()
+        older.commit(bench.blake3(b"1"))
     older.discard()
     assert store.find("tiny", bench.session) == kept
     assert store.used == on_disk(store) == 1
@@ -209,16 +210,16 @@ def test_a_really_full_device_is_store_full() -> None:
         os.close(file)
 
 
-def write_whole(arrival: arrivals.Arrival[Any], data: bytes) -> None:
+def write_whole(arrival: arrivals.Arrival[Any], data: bytes, announced: bytes) -> None:
     arrival.write([data])
-    arrival.commit()
+    arrival.commit(blake3(announced).hexdigest())
 
 
 def test_wrong_length_and_wrong_content_are_refused(bench: Bench, store: ReplicaStore) -> None:
     for written, words in ((b"ab", "2 bytes, 3 were"), (b"abcd", "longer"), (b"abd", "content")):
         arrival = store.begin(bench.header(b"abc"))
         with pytest.raises(CacheRefused, match=words):
-            write_whole(arrival, written)
+            write_whole(arrival, written, b"abc")
         arrival.discard()
         assert list(store._folder.iterdir()) == []
     assert store.used == 0
@@ -232,7 +233,7 @@ def test_forget_drops_every_model_and_what_is_arriving(bench: Bench, store: Repl
     arriving.write([b"b"])
     store.forget(bench.session)
     with pytest.raises(CacheRefused, match="forgotten"):
-        arriving.commit()
+        arriving.commit(bench.blake3(b"b"))
     arriving.discard()
     assert store.find("tiny", bench.session) is None
     assert store.find("other", bench.session) is None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from viiwork_core.kvshare.sealing import (
     BLOCK,
     HEADER_LIMIT,
     Opener,
-    ReplicaHeader,
+    TransferHeader,
     decode_header,
     encode_header,
     measure,
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
 
     from conftest import Bench
 
+LAST = 1 << 31
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 
 
-def opened(stream: bytes, key: bytes, step: int = 1 << 30) -> tuple[ReplicaHeader, bytes]:
+def opened(stream: bytes, key: bytes, step: int = 1 << 30) -> tuple[TransferHeader, bytes]:
     opener = Opener(key)
-    plain = b"".join(block for at in range(0, len(stream), step) for block in opener.feed(stream[at : at + step]))
-    opener.finish()
+    plain = b"".join(
+        bytes(block) for at in range(0, len(stream), step) for block in opener.feed(stream[at : at + step])
+    )
+    assert opener.finish() == blake3(plain).hexdigest()
     assert opener.header is not None
     return opener.header, plain
 
@@ -52,7 +56,7 @@ def test_a_file_comes_back_whole_with_its_header(bench: Bench, size: int) -> Non
 @given(data=st.binary(min_size=1, max_size=300), step=st.integers(1, 50), cut=st.integers(1, 100))
 def test_it_opens_however_it_is_cut_into_reads_and_frames(bench: Bench, data: bytes, step: int, cut: int) -> None:
     blocks = [data[at : at + cut] for at in range(0, len(data), cut)]
-    assert opened(b"".join(seal(bench.key, bench.header(data), blocks)), bench.key, step)[1] == data
+    assert opened(b"".join(bench.sealed(bench.header(data), blocks, data)), bench.key, step)[1] == data
 
 
 def test_nothing_of_the_file_is_readable_and_no_two_streams_are_alike(bench: Bench) -> None:
@@ -64,7 +68,7 @@ def test_nothing_of_the_file_is_readable_and_no_two_streams_are_alike(bench: Ben
 
 def test_every_single_bit_counts(bench: Bench) -> None:
     data = os.urandom(40)
-    stream = b"".join(seal(bench.key, bench.header(data), [data[:30], data[30:]]))
+    stream = b"".join(bench.sealed(bench.header(data), [data[:30], data[30:]], data))
     for at in range(len(stream) * 8):
         damaged = bytearray(stream)
         damaged[at // 8] ^= 1 << at % 8
@@ -74,7 +78,7 @@ def test_every_single_bit_counts(bench: Bench) -> None:
 
 def test_a_stream_cut_anywhere_is_refused(bench: Bench) -> None:
     data = os.urandom(60)
-    stream = b"".join(seal(bench.key, bench.header(data), [data[:20], data[20:40], data[40:]]))
+    stream = b"".join(bench.sealed(bench.header(data), [data[:20], data[20:40], data[40:]], data))
     for length in range(len(stream)):
         with pytest.raises(CacheRefused):
             opened(stream[:length], bench.key)
@@ -88,7 +92,7 @@ def test_a_stream_cut_at_the_border_of_a_full_frame_is_refused(bench: Bench) -> 
 
 
 def test_a_cut_that_pretends_to_be_the_end_is_refused(bench: Bench) -> None:
-    opening, first, last = seal(bench.key, bench.header(b"ab"), [b"a", b"b"])
+    opening, first, last = bench.sealed(bench.header(b"a" * 32), [b"a" * 32], b"a" * 32)
     with pytest.raises(CacheRefused, match="frame 0 of the replica does not open"):
         opened(opening + bytes([first[0] | 0x80]) + first[1:], bench.key)
     with pytest.raises(CacheRefused, match="frame 1 of the replica does not open"):
@@ -96,7 +100,7 @@ def test_a_cut_that_pretends_to_be_the_end_is_refused(bench: Bench) -> None:
 
 
 def test_frames_that_move_repeat_or_vanish_are_refused(bench: Bench) -> None:
-    opening, a, b, c, last = seal(bench.key, bench.header(b"x" * 4), [b"x"] * 4)
+    opening, a, b, c, last = bench.sealed(bench.header(b"x" * 3), [b"x"] * 3, b"x" * 3)
     for frames in ([b, a, c, last], [a, a, b, c, last], [a, c, last], [a, b, last], [last], [a, b, c, last, last]):
         with pytest.raises(CacheRefused):
             opened(b"".join([opening, *frames]), bench.key)
@@ -121,41 +125,43 @@ def test_another_key_is_refused(bench: Bench) -> None:
 def test_bytes_after_the_end_are_refused(bench: Bench, apart: bool) -> None:
     opener, stream = Opener(bench.key), b"".join(bench.pieces(b"z"))
     if apart:
-        opener.feed(stream)
+        list(opener.feed(stream))
         stream = b""
     with pytest.raises(CacheRefused, match="follow the end"):
-        opener.feed(stream + b"!")
+        list(opener.feed(stream + b"!"))
     with pytest.raises(CacheRefused):
         opener.finish()
 
 
 def test_after_a_refusal_nothing_more_is_opened(bench: Bench) -> None:
-    opening, first, last = seal(bench.key, bench.header(b"ab"), [b"a", b"b"])
+    opening, first, last = bench.pieces(b"ab")
     opener = Opener(bench.key)
     with pytest.raises(CacheRefused):
-        opener.feed(opening + last)
+        list(opener.feed(opening + last))
     with pytest.raises(CacheRefused):
-        opener.feed(first + last)
+        list(opener.feed(first + last))
     with pytest.raises(CacheRefused):
         opener.finish()
 
 
 def test_the_header_is_not_shown_before_a_frame_has_proven_it(bench: Bench) -> None:
-    opening, frame = bench.pieces(b"z")
+    opening, frame, end = bench.pieces(b"z")
     opener = Opener(bench.key)
-    opener.feed(opening)
+    assert list(opener.feed(opening)) == []
     assert opener.header is None
-    opener.feed(frame)
-    assert opener.header == bench.header(b"z")
+    assert [bytes(block) for block in opener.feed(frame)] == [b"z"]
+    assert (opener.header, opener.blake3) == (bench.header(b"z"), None)
+    assert list(opener.feed(end)) == []
+    assert opener.blake3 == bench.blake3(b"z")
 
 
 def test_sizes_beyond_the_limits_are_refused_before_anything_is_collected(bench: Bench) -> None:
     with pytest.raises(CacheRefused, match="header claims"):
-        Opener(bench.key).feed((HEADER_LIMIT + 1).to_bytes(4, "big"))
+        list(Opener(bench.key).feed((HEADER_LIMIT + 1).to_bytes(4, "big")))
     opening = bench.pieces(b"z")[0]
-    for size in (BLOCK + 17, 16, 0):
+    for size in (BLOCK + 17, 16, 0, LAST | 16, LAST | 47, LAST | 49, LAST | BLOCK):
         with pytest.raises(CacheRefused, match="frame 0"):
-            Opener(bench.key).feed(opening + size.to_bytes(4, "big"))
+            list(Opener(bench.key).feed(opening + size.to_bytes(4, "big")))
 
 
 def with_header(stream_header: bytes) -> bytes:
@@ -170,7 +176,7 @@ def altered(opening: bytes, change: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 3},
+        {"format": 2},
         {"format": ...},
         {"salt": "00"},
         {"salt": ...},
@@ -190,7 +196,7 @@ def altered(opening: bytes, change: dict[str, Any]) -> bytes:
         {"turn": 1 << 60},
         {"tokens": 0},
         {"length": 0},
-        {"blake3": "f" * 63},
+        {"blake3": "f" * 64},
         {"base": "f" * 63},
         {"start": -1},
         {"unknown": 1},
@@ -198,20 +204,20 @@ def altered(opening: bytes, change: dict[str, Any]) -> bytes:
 )
 def test_a_header_that_is_not_exactly_right_is_refused(bench: Bench, change: dict[str, Any]) -> None:
     with pytest.raises(CacheRefused, match="header is not valid"):
-        Opener(bench.key).feed(altered(bench.pieces(b"z")[0], change))
+        list(Opener(bench.key).feed(altered(bench.pieces(b"z")[0], change)))
 
 
 @pytest.mark.parametrize("encoded", [b"{", b"[]", b"null", b"\xff", b'{"model":"\\ud800"}', b"{}", b'"' * 4096])
 def test_a_header_that_is_no_json_object_of_ours_is_refused(bench: Bench, encoded: bytes) -> None:
     with pytest.raises(CacheRefused, match="header is not valid"):
-        Opener(bench.key).feed(with_header(encoded))
+        list(Opener(bench.key).feed(with_header(encoded)))
 
 
 def test_a_header_with_another_true_looking_value_does_not_open(bench: Bench) -> None:
-    opening, frame = bench.pieces(b"z")
+    opening, frame, _ = bench.pieces(b"z")
     for change in ({"turn": 2}, {"fingerprint": "e" * 64}, {"salt": "0" * 32}, {"session": "5f" * 16}):
         with pytest.raises(CacheRefused, match="does not open"):
-            Opener(bench.key).feed(altered(opening, change) + frame)
+            list(Opener(bench.key).feed(altered(opening, change) + frame))
 
 
 @shared
@@ -223,15 +229,15 @@ def test_garbage_is_only_ever_refused(bench: Bench, garbage: bytes) -> None:
 
 def test_a_header_that_no_receiver_would_take_is_refused_at_the_sender(bench: Bench) -> None:
     with pytest.raises(CacheRefused, match="turn"):
-        next(seal(bench.key, bench.header(b"z", turn=0), [b"z"]))
+        bench.pieces(b"z", turn=0)
 
 
 def test_a_block_over_a_frame_is_a_mistake(bench: Bench) -> None:
     with pytest.raises(ValueError, match="over the frame"):
-        list(seal(bench.key, bench.header(b"z"), [bytes(BLOCK + 1)]))
+        bench.sealed(bench.header(b"z"), [bytes(BLOCK + 1)], b"z")
 
 
-def test_sealing_looks_one_block_ahead_and_no_further(bench: Bench) -> None:
+def test_sealing_takes_one_block_at_a_time_and_the_hash_after_the_last(bench: Bench) -> None:
     taken: list[int] = []
 
     def blocks() -> Any:
@@ -239,19 +245,29 @@ def test_sealing_looks_one_block_ahead_and_no_further(bench: Bench) -> None:
             taken.append(number)
             yield b"x"
 
-    assert len(list(islice(seal(bench.key, bench.header(b"x" * 10), blocks()), 3))) == 3
-    assert taken == [0, 1, 2]
+    def digest() -> bytes:
+        taken.append(-1)
+        return bytes(32)
+
+    stream = seal(bench.key, bench.header(b"x" * 10), blocks(), digest)
+    assert len(list(islice(stream, 3))) == 3
+    assert taken == [0, 1]
+    assert len(list(stream)) == 9
+    assert taken == [*range(10), -1]
 
 
 def test_a_stored_header_reads_back_and_the_largest_one_fits(bench: Bench) -> None:
-    header = bench.header(b"z", model="\U0001f9ca" * 256, group="\U0001f9ca" * 256, fingerprint="f" * 512)
+    longest = "\U0001f9ca" * 256
+    names = {"model": longest, "group": longest, "fingerprint": "f" * 512}
+    header = bench.stored(b"z", longest, **names)
     assert decode_header(encode_header(header)) == header
-    assert len(next(seal(bench.key, header, [b"z"]))) <= 4 + HEADER_LIMIT
+    opening = bench.pieces(b"z", base="f" * 64, start=1 << 53, **names)[0]
+    assert len(opening) <= 4 + HEADER_LIMIT
     assert "salt" not in msgspec.json.decode(encode_header(header))
 
 
 def test_measuring_a_file_gives_what_its_header_says(bench: Bench, tmp_path: Path) -> None:
     data = os.urandom(BLOCK + 77)
     (tmp_path / "file").write_bytes(data)
-    header = bench.header(data)
+    header = bench.stored(data)
     assert measure(tmp_path / "file") == (header.length, header.blake3)

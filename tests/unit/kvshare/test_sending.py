@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientError, ClientSession, web
 
 from viiwork_core.errors import BackendFailed, CacheRefused, ViiworkError
+from viiwork_core.kvshare.incoming import Reception
 from viiwork_core.kvshare.pace import Limits
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
@@ -48,7 +49,7 @@ class Target:
         await self.gate.wait()
         if self.fail is not None:
             raise self.fail
-        await receive(stream, key=self.bench.key, store=self.store, accepts=lambda _: None)
+        await receive(stream, Reception(self.store, accepts=lambda _: None), self.bench.key)
 
 
 class Lab:
@@ -276,7 +277,7 @@ async def test_over_a_real_socket(bench: Bench, tmp_path: Path, clock: ManualClo
         if refuse:
             return web.Response(status=409, text="no")
         try:
-            await receive(request.content.iter_any(), key=bench.key, store=store, accepts=lambda _: None)
+            await receive(request.content.iter_any(), Reception(store, accepts=lambda _: None), bench.key)
         except ViiworkError as error:
             return web.Response(status=error.status, text=error.message)
         return web.Response(status=204)
