@@ -12,7 +12,7 @@ from aiohttp import web
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.errors import BackendFailed, Unauthorized
-from viiwork_core.mesh.links import LOST_S, Links
+from viiwork_core.mesh.links import LOST_S, PROBED_AFTER_S, Links
 from viiwork_core.mesh.membership import Member
 from viiwork_core.security.signing import STREAMED, Digest, Signer, Verifier, header_text
 
@@ -363,5 +363,7 @@ def test_a_connection_breaks_when_nothing_arrives_any_more(source: str | None) -
             assert response.connection.transport is not None
             used = response.connection.transport.get_extra_info("socket")
             assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == LOST_S * 1000
+            assert used.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == PROBED_AFTER_S
 
     asyncio.run(scene())

@@ -37,8 +37,16 @@ LOST_S: Final = 10
 """Seconds for which nothing may arrive of what was sent before a connection counts as broken: a cable that is pulled,
 or a machine that has lost its power, says nothing. What is behind a connection that was kept is no exception."""
 
-# TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME, of netinet/tcp.h on macOS, seconds.
-_LOST = {"linux": (18, LOST_S * 1000), "darwin": (0x80, LOST_S)}.get(sys.platform)
+PROBED_AFTER_S: Final = 5
+"""Seconds without a word after which the other machine's system is asked whether it is there, each second: who waits for
+an answer sends nothing that could be lost."""
+
+# TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME and TCP_KEEPALIVE, of netinet/tcp.h on macOS, seconds.
+_PROBES = ((socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, LOST_S))
+_LOST: Final = {
+    "linux": ((18, LOST_S * 1000), (4, PROBED_AFTER_S), *_PROBES),
+    "darwin": ((0x80, LOST_S), (0x10, PROBED_AFTER_S), *_PROBES),
+}.get(sys.platform, ())
 
 _BIG_BODY = 1 << 20
 _READ = 1 << 16
@@ -306,8 +314,9 @@ def api_of(member: Member) -> str:
 def _socket(place: tuple[int, int, int, str, Any]) -> socket.socket:
     """A socket for a connection there."""
     one = socket.socket(*place[:3])
-    if _LOST is not None:
-        one.setsockopt(socket.IPPROTO_TCP, *_LOST)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _LOST:
+        one.setsockopt(socket.IPPROTO_TCP, option, value)
     return one
 
 
