@@ -2,108 +2,102 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
+from crowd import HAS, LONG, NODES, WIDER, crowd, stream, told
 from http_node import Node, until
 from looking import DESK, PHONE, SHOTS, Screen
 from scene import SMALL, Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NODES = 50
-HAS = "([where, text]) => document.querySelector(where)?.innerText.includes(text)"
-WIDER = """() => [...document.querySelectorAll('td, tbody th, .scroll, dd')]
-    .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
-    .map((one) => `${one.scrollWidth} > ${one.clientWidth}: ${one.innerText.slice(0, 60)}`)"""
+CUT = """() => { const edge = document.querySelector('.flows svg').getBoundingClientRect().left - 1;
+    return [...document.querySelectorAll('.flows text')].filter((one) => one.getBoundingClientRect().left < edge)
+        .map((one) => one.textContent); }"""
+"""Labels of the picture that begin outside it."""
+
 MOVES = "() => getComputedStyle(document.querySelector('.flow.request .line')).animationName"
+LOOKS = {"phone": PHONE, "narrow": {"width": 360, "height": 740}, "tablet": {"width": 768, "height": 1024}}
+LOOKS |= {"beside": {"width": 1025, "height": 900}, "desk": DESK}
 
 
-def named(number: int) -> str:
-    return f"node-{number % NODES:02d}-a-machine-with-a-very-long-name.example"
+def fits(screen: Screen, name: str | None = None) -> None:
+    """In windows of every width nothing is wider than its room; with a name the pictures are kept."""
+    for look, viewport in LOOKS.items():
+        screen.page.set_viewport_size(viewport)
+        assert screen.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"], look
+        assert screen.page.evaluate(WIDER) == [], look
+        if name is not None:
+            screen.shoot(f"{name}-{look}")
 
 
-def member(number: int) -> dict[str, Any]:
-    """One node: three models, up to eight cards, caches that it has sent to another."""
-    name, node_id = named(number), f"id-{number}"
-    models = [
-        {"name": f"some/really-long-model-name-{one}-70B-Instruct-Q4_K_M", "engine": "llamacpp", "slots": 4, "busy": 1}
-        | {"queued": number % 3, "ctx": 131_072, "healthy_backends": one, "backends": 2}
-        for one in range(3)
-    ]
-    card = {"name": "NVIDIA H200 NVL", "util": 50, "vram_used_mb": 90_000, "vram_total_mb": 143_000, "power_w": 433.3}
-    link = {"node": named(number + 7), "sent": 9 + number, "failed": 1, "sent_bytes": 10**9, "under_way": number % 2}
-    kv = {"sent": 9 + number, "sent_bytes": 10**9, "links": [link], "imports": [{"model": "m", "warm": 9, "cold": 1}]}
-    told = {"gpus": [{"index": one, **card} for one in range(number % 9)], "models": models, "kv_share": kv}
-    memory = {"host_mem_total_mb": 515_000, "host_mem_used_mb": 123_456}
-    whose = {"node": name, "node_id": node_id, "ver": "0.1.0"}
-    return {
-        **whose,
-        "addr": f"10.0.0.{number}:8086",
-        "state": "alive",
-        "models": models,
-        "status": whose | told | memory,
-    }
-
-
-def stream(*events: tuple[str, dict[str, Any]]) -> str:
-    return "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events)
-
-
-def crowd() -> str:
-    cluster = {"view": named(0), "mesh": "secured", "members": [member(one) for one in range(NODES)], "models": []}
-    requests = (
-        {"t": 10**9, "n": one + 1, "type": "request", "node_id": f"id-{one}", "hostname": named(one), "rid": f"r-{one}"}
-        | {"message": f"some/really-long-model-name-0-70B-Instruct-Q4_K_M → peer {named(one + 7)}"}
-        for one in range(NODES)
-    )
-    return stream(("cluster", cluster), ("aliases", {"aliases": []}), *(("activity", one) for one in requests))
-
-
-def told(screen: Screen, body: str) -> Any:
-    """The page, with a stream that somebody else has made."""
-    screen.page.route("**/v1/mesh/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body))
-    return screen.go("/mesh")
-
-
-@pytest.mark.parametrize("look", ["desk", "phone"])
-def test_many_nodes_with_long_names_have_room(browser: Any, scene: Scene, look: str) -> None:
-    viewport = {"desk": DESK, "phone": PHONE}[look]
-    with Screen.open(browser, scene.base, SHOTS, viewport=viewport) as screen:
+def test_many_nodes_with_long_names_have_room(browser: Any, scene: Scene) -> None:
+    with Screen.open(browser, scene.base, SHOTS) as screen:
         page = told(screen, crowd())
         screen.until(HAS, "#head", "50 nodes")
         screen.until(HAS, "#between", "and 30 more")
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-        assert page.evaluate(WIDER) == []
+        fits(screen)
         assert page.locator("#nodes tbody tr").count() == NODES
         assert page.locator(".flows text").count() == 16
+        assert page.evaluate(CUT) == []
         flat = screen.text("#nodes").replace("\n", " ")
+        screen.shoot("crowd")
         assert "8 \N{MULTIPLICATION SIGN} NVIDIA H200 NVL: 50 %, 703 GiB of 1,117 GiB, 3,466 W" in flat
-        screen.shoot(f"crowd-{look}")
         screen.check()
 
 
-@pytest.mark.parametrize("look", ["desk", "phone"])
-def test_a_node_s_figures_of_caches_have_room(browser: Any, scene: Scene, attic: Node, look: str) -> None:
-    viewport = {"desk": DESK, "phone": PHONE}[look]
+@pytest.mark.parametrize("nodes", [0, 1, 12])
+def test_any_number_of_nodes_has_room(browser: Any, scene: Scene, nodes: int) -> None:
+    with Screen.open(browser, scene.base, SHOTS, color_scheme="dark") as screen:
+        told(screen, crowd(nodes))
+        screen.until(HAS, "#head", f"{nodes} node")
+        fits(screen)
+        assert screen.page.evaluate("window.taken") is None
+        screen.check()
+
+
+def test_a_node_of_many_slots_and_long_names_has_room(browser: Any, scene: Scene, attic: Node) -> None:
     status = attic.get("/v1/status")
     counts = {"sent": 1234, "sent_bytes": 10**11, "sent_share": 0.04, "received": 1234, "imported": 300, "useless": 2}
     took = {"failed": 1, "import_failed": 1, "send_seconds": 312.0, "import_seconds": 250.0}
     turns = {kind: {"warm": 90, "partly": 5, "cold": 5} for kind in ("host", "backend", "none")}
-    kv = {"state": "on", "group": "house", **counts, **took, "turns": turns}
-    models = [{**one, "name": member(0)["models"][0]["name"], "kv_share": kv} for one in status["models"][:1]]
-    body = stream(("status", {**status, "models": models}))
-    with Screen.open(browser, scene.base, SHOTS, viewport=viewport) as screen:
-        screen.page.route(
-            "**/v1/status/stream", lambda route: route.fulfill(content_type="text/event-stream", body=body)
-        )
-        page = screen.go("/")
+    kv = {"state": "on", "group": "a-house-" * 7, **counts, **took, "turns": turns}
+    backend = {"id": f"{LONG}/0", "status": "starting", "phase": "loading the weights", "progress": 0.4, "respawns": 3}
+    backend |= {"slot_states": ["free", "running", "wedged", "saving"] * 16, "gpus": list(range(8)), "pid": 12345}
+    models = [{**status["models"][0], "name": LONG, "kv_share": kv, "backends": [backend]}]
+    with Screen.open(browser, scene.base, SHOTS) as screen:
+        page = told(screen, stream(("status", {**status, "models": models})), "/")
         screen.until(HAS, "#caches", "Turns from another host")
-        assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-        assert page.evaluate(WIDER) == []
+        fits(screen, "caches")
         assert page.locator("#caches td[data-label='Of files']").inner_text() == "4 %"
-        screen.shoot(f"caches-{look}")
+        screen.check()
+
+
+def test_an_account_with_long_names_has_room(browser: Any, scene: Scene) -> None:
+    place = {"id": f"{LONG}/0", "free": 1, "slots": 4, "rank": 0, "predicted_ms": 1234.5, "price_ms": 99_999.0}
+    choice = {"after_ms": 1, "policy": "predicted", "rule": "the lowest price", "chosen": place["id"]}
+    account = {"at": 10**9, "node": "n" * 63, "path": "/v1/chat/completions", "model": LONG, "state": "waiting"}
+    account |= {"choices": [{**choice, "candidates": [place, {**place, "id": "n" * 63, "waiting": 3, "wait_ms": 99}]}]}
+    account |= {"tries": [{"place": place["id"], "ms": 20, "reason": "z" * 120}]}
+    with Screen.open(browser, scene.base, SHOTS) as screen:
+        screen.page.route("**/v1/why/*", lambda route: route.fulfill(json=account))
+        screen.go("/why/long")
+        screen.until(HAS, "#account", "Tried before")
+        fits(screen, "why-long")
+        screen.check()
+
+
+def test_a_field_stands_beside_its_label(browser: Any, scene: Scene) -> None:
+    """A long name of a model takes the room of both, and yet no label is left alone at the end of a line."""
+    with Screen.open(browser, scene.base, SHOTS, viewport=LOOKS["tablet"]) as screen:
+        screen.page.route("**/v1/models", lambda route: route.fulfill(json={"data": [{"id": LONG}]}))
+        page = screen.go("/chat")
+        screen.until("([long]) => document.querySelector('#model').value === long", LONG)
+        for field in ("model", "host"):
+            label, box = (page.locator(one).bounding_box() for one in (f"label[for={field}]", f"#{field}"))
+            assert abs(label["y"] + label["height"] / 2 - box["y"] - box["height"] / 2) < 2, field
+            assert box["x"] + box["width"] <= LOOKS["tablet"]["width"]
         screen.check()
 
 
@@ -156,7 +150,7 @@ def test_a_cache_that_was_just_sent_is_seen_to_move(screen: Screen) -> None:
             const members = (sent) => [{ node: 'a', status: links(sent) }, { node: 'b' }];
             const look = (sent, now, heard) => {
                 if (heard) between.heard(members(sent), now);
-                const [shown, again] = between.shown(members(sent), [], now);
+                const [shown, again] = between.shown(members(sent), [], null, now);
                 show(box, shown);
                 return [box.querySelectorAll('.flow.cache[data-state=moving]').length, again];
             };

@@ -42,14 +42,15 @@ def cookies(screen: Screen) -> list[dict[str, Any]]:
 
 
 def test_a_key_opens_the_page_that_was_wanted(screen: Screen) -> None:
-    page = screen.go("/mesh")
-    assert page.url == f"{screen.base}/login?next=/mesh"
+    page = screen.go("/mesh?filter=vau")
+    assert page.url == f"{screen.base}/login?next=/mesh%3Ffilter%3Dvau"
     assert page.evaluate("document.activeElement.id") == "key"
     screen.shoot("login")
     log_in(screen)
-    page.wait_for_url(f"{screen.base}/mesh")
+    page.wait_for_url(f"{screen.base}/mesh?filter=vau")
     screen.until(HAS, "#live", "live")
     screen.until(HAS, "#nodes", "vault")
+    assert page.get_by_label("Filter").input_value() == "vau"
     (cookie,) = cookies(screen)
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("viiwork-vault", True, "Strict")
     assert page.evaluate("document.cookie") == ""

@@ -12,7 +12,7 @@ from typing import Any
 
 import promql_parser
 import pytest
-from http_node import Answer, ask, chat, model, started, until
+from http_node import CHAT, ask, chat, model, started, until
 from key_holders import said
 from meshes import free_port, mesh_at
 from prometheus_client import Metric
@@ -53,16 +53,18 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Metr
     first, second = ((host, free_port(host)) for host in ("127.0.0.31", "127.0.0.32"))
     one = {"mesh": mesh_at(*first, [":".join(map(str, second))]), "models": [shared]}
     other = {"mesh": mesh_at(*second, [":".join(map(str, first))]), "models": [shared, model("far")]}
-    with started("one", folder / "one", one) as front, started("other", folder / "other", other):
+    with started("front", folder / "front", one) as front, started("back", folder / "back", other):
         until(lambda: {entry["id"] for entry in front.get("/v1/models")["data"]} >= {"far", "shared"}, "they meet")
         front.engine("shared").open("save")
         token = said(front, "new", "alice").split()[0]
 
-        def asked(name: str) -> Answer:
+        def asked(name: str, path: str = CHAT) -> int:
             headers = [("Authorization", f"Bearer {token}"), ("X-Session-Id", "s")]
-            return asyncio.run(ask(front, chat(name), headers=headers))
+            return asyncio.run(ask(front, chat(name), path=path, headers=headers)).status
 
-        assert [asked(name).status for name in ("shared", "shared", "far", "nobody-has-it")] == [200, 200, 200, 404]
+        # Both have the session's model: where it begins would depend on their names.
+        assert [asked("shared", f"{CHAT}?host=front") for _ in range(2)] == [200, 200]
+        assert [asked("far"), asked("nobody-has-it")] == [200, 404]
 
         def scraped() -> dict[str, Metric]:
             headers = [("Authorization", f"Bearer {token}")]

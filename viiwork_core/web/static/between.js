@@ -6,8 +6,10 @@ import { bytes, count, number, plural } from "./words.js";
 const MOST_NODES = 16; // of the picture
 const MOST_ROWS = 20;
 const SHOWN_MS = 4000; // a cache that was sent is seen to be
-const [WIDTH, ROW, EDGE, LABEL] = [360, 32, 162, 22];
-const LETTER = 6.6; // the width of one in a label, about
+const [WIDTH, ROW, EDGE, MARGIN] = [360, 32, 162, 12];
+const LABEL = 22; // letters at most, fewer where they are wide
+const pen = document.createElement("canvas").getContext("2d"); // only measures
+pen.font = "12px system-ui, sans-serif"; // as the style has it
 
 export class Between {
   #sent = new Map(); // by link: what had been sent when it was heard of last, and until when it is seen to move
@@ -23,10 +25,14 @@ export class Between {
     }
   }
 
-  /** The picture with its table, and whether something moves that will stand still without a word. */
-  shown(members, requests, now = Date.now()) {
+  /**
+   * The picture with its table, and whether something moves that will stand still without a word. `chosen`: the names of
+   * nodes, of which one must be at either end; null: any.
+   */
+  shown(members, requests, chosen = null, now = Date.now()) {
     if (members.length < 2) return [h("p", { class: "none" }, "No other node is known."), false];
-    const links = this.#links(members, requests, now);
+    const links = this.#links(members, requests, now).filter((one) => !chosen || chosen.has(one.from) || chosen.has(one.to));
+    if (!links.length && chosen) return [h("p", { class: "none" }, "Nothing has gone to or from these nodes yet."), false];
     if (!links.length) return [h("p", { class: "none" }, "Nothing has gone from one node to another yet."), false];
     const columns = [["From"], ["To"], ["Requests now", "n"], ["Caches now", "n"], ["Caches sent", "n"], ["In bytes", "n"], ["Failed", "n"]];
     const rows = links.slice(0, MOST_ROWS).map((one) => [one.key, [
@@ -74,7 +80,7 @@ function picture(links) {
   const drawn = links.filter((one) => rows.has(one.from) && rows.has(one.to));
   const height = ROW * nodes.length;
   // No wider a margin than the longest label needs.
-  const left = Math.max(0, EDGE - 12 - LETTER * Math.max(...nodes.map((node) => [...cut(node)].length)));
+  const left = Math.max(0, EDGE - MARGIN - Math.max(...nodes.map((node) => wide(cut(node)))));
   const far = Math.max(ROW, ...drawn.map((one) => Math.abs(rows.get(one.from) - rows.get(one.to))));
   const steep = Math.min(0.55, (WIDTH - EDGE - 60) / far); // the longest arc still fits
   return h("figure", { class: "flows" },
@@ -85,7 +91,7 @@ function picture(links) {
       nodes.map((node) => h("g", { key: `node ${node}` },
         h("title", null, node),
         h("rect", { class: "dot", x: EDGE - 4, y: rows.get(node) - 10, width: 4, height: 20 }),
-        h("text", { x: EDGE - 12, y: rows.get(node) + 4, "text-anchor": "end" }, cut(node))))),
+        h("text", { x: EDGE - MARGIN, y: rows.get(node) + 4, "text-anchor": "end" }, cut(node))))),
     h("figcaption", { "aria-hidden": "true" },
       h("span", { class: "key request" }, "requests now"), " ", h("span", { class: "key cache" }, "caches; they run while one is sent")));
 }
@@ -112,7 +118,13 @@ function words(one) {
   return `${one.from} to ${one.to}: ${found.filter(Boolean).join(", ") || "nothing"}`;
 }
 
+function wide(text) {
+  return pen.measureText(text).width;
+}
+
 function cut(text) {
   const letters = [...text];
-  return letters.length > LABEL ? `${letters.slice(0, LABEL - 1).join("")}…` : text;
+  let shown = letters.length > LABEL ? `${letters.slice(0, LABEL - 1).join("")}…` : text;
+  for (let most = Math.min(letters.length, LABEL) - 1; wide(shown) > EDGE - MARGIN; most -= 1) shown = `${letters.slice(0, most).join("")}…`;
+  return shown;
 }

@@ -197,7 +197,7 @@ function cacheCells(model) {
   return [
     name(model.name),
     h("span", { class: "state", "data-state": { on: "healthy", waiting: "starting" }[kv.state] ?? kv.state }, kv.state,
-      kv.group ? `, group ${kv.group}` : null, kv.reason ? h("span", { class: "reason" }, kv.reason) : null),
+      kv.group ? [", ", h("span", { class: "group" }, `group ${kv.group}`)] : null, kv.reason ? h("span", { class: "reason" }, kv.reason) : null),
     kv.sent ? `${count(kv.sent)}, ${bytes(kv.sent_bytes)}` : count(kv.sent),
     percent(kv.sent_share),
     count(kv.received),

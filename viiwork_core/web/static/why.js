@@ -1,6 +1,6 @@
 // Why: which places a request could have gone to, what decided, and what became of it.
 
-import { h, show, table } from "./elements.js";
+import { h, name, show, table } from "./elements.js";
 import { count, DASH, millis, moment } from "./words.js";
 
 const UNDER = "/why/";
@@ -93,7 +93,7 @@ function choice(title, one) {
 }
 
 function cells(one) {
-  return [one.id, one.rank ?? DASH, `${one.free} of ${one.slots}`, millis(one.predicted_ms), millis(one.price_ms),
+  return [name(one.id), one.rank ?? DASH, `${one.free} of ${one.slots}`, millis(one.predicted_ms), millis(one.price_ms),
     count(one.held_tokens), millis(one.rtt_ms), h("span", { class: "wide" }, notes(one).join(", "))];
 }
 
@@ -108,6 +108,6 @@ function notes(one) {
 }
 
 function tries(all) {
-  const rows = all.map((one, i) => [i, [one.place, millis(one.ms), one.reason]]);
+  const rows = all.map((one, i) => [i, [name(one.place), millis(one.ms), h("span", { class: "wide" }, one.reason)]]);
   return h("section", null, h("h2", null, "Tried before"), table("Places that did not serve it", [["Place"], ["For", "n"], ["Why not"]], rows, ""));
 }
