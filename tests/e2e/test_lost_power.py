@@ -11,8 +11,9 @@ import pytest
 from hosts import Hosts
 
 from viiwork_core.errors import BackendFailed
-from viiwork_core.mesh.links import LOST_S, PROBED_AFTER_S, Links
+from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import Member
+from viiwork_core.mesh.sockets import LOST_S, PROBED_AFTER_S
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,9 @@ from aiohttp import web
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.errors import BackendFailed, Unauthorized
-from viiwork_core.mesh.links import LOST_S, PROBED_AFTER_S, Links
+from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.membership import Member
+from viiwork_core.mesh.sockets import LOST_S, PROBED_AFTER_S
 from viiwork_core.security.signing import STREAMED, Digest, Signer, Verifier, header_text
 
 KEY = b"k" * 32

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import socket
-import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import aiohttp
 import msgspec
@@ -22,31 +20,16 @@ from yarl import URL
 from viiwork_core.errors import BackendFailed
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import MAX_BYTES
+from viiwork_core.mesh.sockets import SWITCHING, noticing, taken
 from viiwork_core.security.signing import FORWARDED, NODE, STREAMED, TO, Digest, Signer, digest
 
 FORWARD_CONNECT_S: Final = 5.0
 POLL_CONNECT_S: Final = 0.5
 NOT_MODIFIED: Final = 304
-SWITCHING: Final = 101
 EVENT_STREAM: Final = "text/event-stream"
 
 _IDLE_S = 4.0
 """How long a pooled connection is kept unused: less than the servers here keep theirs, so that none is found dead."""
-
-LOST_S: Final = 10
-"""Seconds for which nothing may arrive of what was sent before a connection counts as broken: a cable that is pulled,
-or a machine that has lost its power, says nothing. What is behind a connection that was kept is no exception."""
-
-PROBED_AFTER_S: Final = 5
-"""Seconds without a word after which the other machine's system is asked whether it is there, each second: who waits for
-an answer sends nothing that could be lost."""
-
-# TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME and TCP_KEEPALIVE, of netinet/tcp.h on macOS, seconds.
-_PROBES = ((socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, LOST_S))
-_LOST: Final = {
-    "linux": ((18, LOST_S * 1000), (4, PROBED_AFTER_S), *_PROBES),
-    "darwin": ((0x80, LOST_S), (0x10, PROBED_AFTER_S), *_PROBES),
-}.get(sys.platform, ())
 
 _BIG_BODY = 1 << 20
 _READ = 1 << 16
@@ -103,7 +86,7 @@ class Links:
                 limit=0,
                 keepalive_timeout=_IDLE_S,
                 local_addr=(self._source, 0) if self._source else None,
-                socket_factory=_socket,
+                socket_factory=noticing,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=FORWARD_CONNECT_S),
@@ -220,7 +203,7 @@ class Links:
             if response.status != SWITCHING:
                 yield response
                 return
-            with _taken(response, address) as connection:
+            with taken(response, address) as connection:
                 yield connection
 
     async def _prove(self, method: str, path: str, headers: list[Header], body: bytes | Digest) -> list[Header]:
@@ -309,31 +292,6 @@ def api_of(member: Member) -> str:
     """ip:port of a member's API."""
     host = f"[{member.host}]" if ":" in member.host else member.host
     return f"{host}:{member.api_port}"
-
-
-def _socket(place: tuple[int, int, int, str, Any]) -> socket.socket:
-    """A socket for a connection there."""
-    one = socket.socket(*place[:3])
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _LOST:
-        one.setsockopt(socket.IPPROTO_TCP, option, value)
-    return one
-
-
-def _taken(response: aiohttp.ClientResponse, address: str) -> socket.socket:
-    """The connection of an answer, out of the hands of the client and of the loop.
-
-    Raises BackendFailed where it is gone, or the answer was no upgrade after all.
-    """
-    transport = response.connection.transport if response.connection is not None else None
-    if transport is None:
-        raise BackendFailed(f"{address}: the connection ended with the answer {SWITCHING}")
-    try:
-        taken = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-    except OSError as error:
-        raise BackendFailed(f"{address}: the connection ended with the answer {SWITCHING}: {error}") from error
-    response.close()
-    return taken
 
 
 def _wall(date: str | None) -> float | None:
