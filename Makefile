@@ -22,7 +22,7 @@ run: $(VENV)/installed  ## one node with a small model on 127.0.0.1:8086 (anothe
 	@$(BIN)/python demo/smollm2.py $(PORT) .run
 demo: $(VENV)/installed  ## two nodes that answer as one, and one of them killed; ends by itself
 	@$(BIN)/python -m demo.two_nodes
-test: $(VENV)/installed-mlx  ## the tests that are quick
+test: $(VENV)/installed-mlx  ## the quick tests
 	$(BIN)/pytest $(SPREAD) -m "not slow"
 test-all: $(VENV)/installed-all  ## all tests
 	$(BIN)/pytest $(SPREAD) || $(BIN)/pytest --last-failed --last-failed-no-failures=none
@@ -44,15 +44,15 @@ bench-routing: $(VENV)/installed-dev  ## routing: simulated shares, the time of 
 	@$(BIN)/python -m bench.routing
 bench-kv: $(VENV)/installed  ## a cache that moves between two nodes, and 1 GiB on its way (less exact: QUICK=1)
 	@$(BIN)/python -m bench.kv $(if $(QUICK),--quick)
-docs: $(VENV)/installed-dev  ## docs/config.md and docs/plugins anew, from the code, and the site from docs/ in site/
+docs: $(VENV)/installed-dev  ## write docs/config.md, docs/cli.md and docs/plugins from the code, and the site in site/
 	VIIWORK_PLUGINS=llamacpp,mlx,strata,discovery_mdns,discovery_tailscale $(BIN)/viiwork config docs docs/config.md
 	$(BIN)/python -m viiwork_core.testing.commands_page docs/cli.md
 	$(BIN)/python -m viiwork_core.testing.pages docs/plugins
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-lock:  ## constraints.txt anew, with the newest versions
+lock:  ## rewrite constraints.txt with the newest versions
 	rm -rf .run/lock && : > constraints.txt && $(MAKE) VENV=.run/lock .run/lock/installed-mlx
 	.run/lock/bin/python -m pip freeze --all --exclude setuptools --exclude-editable > constraints.txt
-clean:  ## remove all that was made
+clean:  ## remove everything that was built
 	rm -rf .venv .run dist site
 
 $(BIN)/python:

@@ -91,7 +91,7 @@ def viiwork_register_doctor_check() -> type[DoctorCheck] | list[type[DoctorCheck
 
 @hookspec
 def viiwork_register_listener() -> type[Listener] | list[type[Listener]]:  # type: ignore[empty-body]  # a spec
-    """Add listeners, which are told of this node's events while `listeners` of the configuration names them.
+    """Add listeners, which receive this node's events while `listeners` of the configuration names them.
 
     When: once, while plugins load, before the configuration's plugin blocks are read.
     Thread: the main thread; no event loop runs. The listener itself lives on the control loop.
@@ -110,7 +110,7 @@ def viiwork_register_command() -> click.Command | list[click.Command]:  # type: 
     Thread: the main thread; no event loop runs.
     Returns: a click.Command, or a list of them. Each has a `name` of its own, which none of viiwork's commands has. A
     ViiworkError that it raises when it runs is shown as message and remedy, with exit status 1.
-    If it raises: the plugin is marked failed with the reason, which is told to whoever named a command that is not
-    found; all other commands work.
+    If it raises: the plugin is marked failed with the reason, which is shown to anybody who names a command that is
+    not found; all other commands work.
     Since: API 1.2.
     """

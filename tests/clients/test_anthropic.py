@@ -61,6 +61,17 @@ def test_a_message_is_answered(ai: Any, real_node: Node) -> None:
     assert (event["status"], event["tokens_out"]) == (200, 24)
 
 
+def test_an_answer_has_its_id_where_the_client_looks(ai: Any, real_node: Node) -> None:
+    assert greedy(ai, extra_headers={"X-Request-Id": "anthropic-named"})._request_id == "anthropic-named"
+    made = greedy(ai)._request_id
+    assert real_node.heard("request", request_id=made)["status"] == 200
+    with ai.messages.stream(model=REAL, messages=HELLO, max_tokens=2) as stream:
+        assert real_node.get(f"/v1/why/{stream.request_id}")["request_id"] == stream.request_id
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        greedy(ai, model="nobody", extra_headers={"X-Request-Id": "anthropic-lost"})
+    assert caught.value.request_id == "anthropic-lost"
+
+
 def test_a_stream_says_what_the_plain_answer_says(ai: Any) -> None:
     with ai.messages.stream(model=REAL, messages=HELLO, max_tokens=24, extra_body={"temperature": 0}) as stream:
         pieces = list(stream.text_stream)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -173,6 +173,26 @@ class Remembers(Sound):
         return [*dict.fromkeys((*self.good, *super().rank(query, candidates, rng)))]
 
 
+class KnowsOne(Sound):
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        return {"attic": "it is warm there"}[first]
+
+
+class SaysNothing(Sound):
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        return None  # type: ignore[return-value]
+
+
+class PricesStrangers(Sound):
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        return {"the-one-that-was-best-yesterday": 1.0}
+
+
+class HasNoPrice(Sound):
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        return {one.id: one.rtt_ms for one in candidates}  # type: ignore[misc]
+
+
 BROKEN: list[tuple[int, type[Sound], str]] = [
     (1, Shouting, "lowercase word"),
     (2, TakesAnything, "unknown key is accepted"),
@@ -194,6 +214,10 @@ BROKEN: list[tuple[int, type[Sound], str]] = [
     (9, Logs, "time.time"),
     (10, AddsUp, "TypeError"),
     (10, Remembers, "spoils"),
+    (11, KnowsOne, "KeyError"),
+    (11, SaysNothing, "None, which is no text"),
+    (11, PricesStrangers, "no candidate: ['the-one-that-was-best-yesterday']"),
+    (11, HasNoPrice, "no numbers"),
 ]
 
 

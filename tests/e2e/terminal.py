@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-ENTER, SPACE, DOWN, CTRL_C, CTRL_U = "\r", " ", "\x1b[B", "\x03", "\x15"
+ENTER, SPACE, UP, DOWN, CTRL_C, CTRL_U = "\r", " ", "\x1b[A", "\x1b[B", "\x03", "\x15"
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f]")
 _WHERE, _HERE = b"\x1b[6n", b"\x1b[1;1R"

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import yaml
 from hosts import Host, Hosts
-from terminal import CTRL_C, CTRL_U, DOWN, ENTER, SPACE, Terminal, terminal
+from terminal import CTRL_C, CTRL_U, DOWN, ENTER, SPACE, UP, Terminal, terminal
 
 VIIWORK = Path(sys.executable).with_name("viiwork")
 
@@ -253,8 +253,11 @@ def test_a_conversation_in_forty_columns(account: Path) -> None:
         shown.expect("At which address")
         shown.expect("Address:")
         shown.press(f"{CTRL_U}127.0.0.1{ENTER}")
-        shown.expect("Share caches with other hosts?")
-        shown.press("y")
+        shown.expect("Share caches with other hosts? (y/N)")
+        shown.press(f"perhaps{ENTER}")
+        shown.expect("write yes, no or back")
+        shown.expect("Share caches with other hosts? (y/N)")
+        shown.press(f"y{ENTER}")
         shown.expect("Group, the same on all those hosts:")
         shown.press(f"{CTRL_U}house{ENTER}")
         shown.expect("Name of this node:")
@@ -267,6 +270,43 @@ def test_a_conversation_in_forty_columns(account: Path) -> None:
         shown.expect("VIIWORK_MESH_SECRET=***")
         shown.expect("A dry run: nothing was changed.")
         assert shown.ended() == 0
+    assert not (account / "root").exists()
+
+
+def test_each_kind_of_question_leads_back_to_the_one_before(account: Path) -> None:
+    with asked(account, "--dry-run") as shown:
+        to_the_layout(shown, account)
+        shown.expect("The layout:")
+        shown.press(UP + ENTER)  # round the list's end: the last of a list
+        shown.expect("Back to the question before")
+        shown.expect("Models folder:")
+        shown.expect("Which of them to serve?")
+        shown.expect("Name:")
+        shown.press(f"back{ENTER}")  # behind the name that is proposed
+        shown.expect("Back to the question before")
+        shown.expect("Which of them to serve?")
+        shown.press(UP + SPACE + ENTER)
+        shown.expect("Back to the question before")
+        shown.expect("does not exist")
+        shown.expect("Models folder:")
+        shown.press(f"{account / 'models'}{ENTER}")
+        shown.expect("Which of them to serve?")
+        shown.press(ENTER)
+        shown.expect("Name:")
+        shown.press(ENTER)
+        shown.expect("The layout:")
+        shown.press(ENTER)
+        shown.expect("The mesh:")
+        shown.press(ENTER)
+        shown.expect("Address:")
+        shown.press(f"{CTRL_U}127.0.0.1{ENTER}")
+        shown.expect("Share caches with other hosts? (y/N)")
+        shown.press(f"back{ENTER}")
+        shown.expect("Back to the question before")
+        shown.expect("The mesh: Start a new mesh with a secret")
+        shown.expect("Address:")
+        shown.press(CTRL_C)
+        assert shown.ended() == 1
     assert not (account / "root").exists()
 
 

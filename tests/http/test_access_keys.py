@@ -72,6 +72,12 @@ def test_with_a_key_a_client_is_served(keyed: Node, shown: Header) -> None:
     assert got(keyed, "/metrics", shown).status == 200
 
 
+def test_anthropic_s_client_can_name_what_was_refused_at_the_door(keyed: Node) -> None:
+    answer = got(keyed, "/v1/messages", method="POST", body=chat("m"))
+    assert answer.status == 401
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
 def test_a_body_that_is_refused_is_not_awaited(keyed: Node) -> None:
     async def scene() -> Answer:
         async with asyncio.timeout(10), connected(keyed) as client:

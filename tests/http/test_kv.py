@@ -148,6 +148,34 @@ def test_an_operator_lists_counts_and_forgets(pair: tuple[Node, Node]) -> None:
     assert replicas(other) == []
 
 
+def test_forgetting_a_session_that_nobody_has_says_so_and_is_noted(pair: tuple[Node, Node]) -> None:
+    one, other = pair
+    key, before = KEYS.session_key("nobody's"), one.get(PATH)["forgotten"]
+    forgotten = command(one, "forget", "nobody's")
+    assert forgotten.returncode == 0, forgotten.stderr + one.log()
+    assert forgotten.stdout.splitlines() == [
+        "nothing was found of it: no cache on alpha, and no replica at the members that answered",
+        f"noted as forgotten, for members that are away: {key}",
+        "2 of 2 members have done it",
+    ]
+    until(lambda: [node.get(PATH)["forgotten"] for node in (one, other)] == [before + 1] * 2, "both have noted it")
+
+
+def test_what_the_node_alone_held_counts_as_found(pair: tuple[Node, Node]) -> None:
+    one, _ = pair
+    key = KEYS.session_key("only here")
+
+    def held() -> bool:
+        return key in {session["session"] for session in one.get(PATH)["sessions"]}
+
+    one.engine("m").open("save")
+    served(one, "only here", one.name)
+    until(held, "its engine has it")
+    told = json.loads(command(one, "forget", "only here", "--json").stdout)
+    assert (told["sessions"], told["held"]) == ([key], 1)
+    assert not held()
+
+
 COUNTED = {
     "SENT": "sent",
     "FAILED": "failed",

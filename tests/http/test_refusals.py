@@ -13,6 +13,7 @@ import pytest
 from http_node import CHAT, Answer, Node, ask, chat, connected
 
 LIMIT = 2 << 20
+MESSAGES = "/v1/messages"
 
 
 def got(node: Node, body: bytes, **more: object) -> Answer:
@@ -86,6 +87,17 @@ def test_other_paths(node: Node, method: str, path: str) -> None:
     answer = got(node, b"{}" if method == "POST" else b"", method=method, path=path)
     assert (answer.status, answer.error["type"]) == (404, "not_found")
     assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", MESSAGES), ("POST", f"{MESSAGES}/nothing"), ("POST", MESSAGES)])
+def test_anthropic_s_paths_name_a_refusal_in_its_clients_header_too(node: Node, method: str, path: str) -> None:
+    answer = got(node, b"{}", method=method, path=path)
+    assert answer.status >= 400
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+def test_other_paths_have_one_name_for_it(node: Node) -> None:
+    assert "request-id" not in got(node, b"{}", path="/v1/messages-of-others").headers
 
 
 def test_an_engine_s_other_paths_are_out_of_reach(node: Node) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 Install = Callable[[Path], Any]
-CLAUSES = {"engine": 27, "policy": 10, "discovery": 10, "cache": 40, "listener": 6}
+CLAUSES = {"engine": 27, "policy": 11, "discovery": 10, "cache": 40, "listener": 6}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,6 +73,24 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch: pytest.Mo
     again = CliRunner().invoke(cli, ["plugin", "new", "policy", "my_own"])
     assert again.exit_code == 1
     assert "my_own exists already" in again.output
+
+
+@pytest.mark.parametrize(("word", "kind"), [("routing", "policy"), ("cache_transfer", "cache")])
+def test_a_kind_has_the_words_of_the_configuration_and_the_hooks_too(
+    word: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli, ["plugin", "new", word, "my_own"]).exit_code == 0
+    assert (tmp_path / "my_own" / "README.md").read_text() == (
+        write_plugin(kind, "my_own", tmp_path / "other") / "README.md"
+    ).read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_readme_fits_the_pip_of_a_fresh_environment(kind: str, tmp_path: Path) -> None:
+    """That of Python 3.11 knows no --group."""
+    before, group, _ = (write_plugin(kind, "my_own", tmp_path) / "README.md").read_text().partition("--group")
+    assert not group or "pip install --upgrade pip" in before
 
 
 def test_each_file_says_the_name_it_was_given(tmp_path: Path) -> None:

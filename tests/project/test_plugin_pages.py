@@ -55,7 +55,7 @@ def test_make_docs_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.argv", ["pages", str(tmp_path)])
     pages.main()
     assert {file.name for file in tmp_path.iterdir()} == {"hooks.md", "api.txt", "testing.md"}
-    assert "| 10 | observe never throws" in (tmp_path / "testing.md").read_text()
+    assert "| 11 | explain returns text" in (tmp_path / "testing.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_code_of_the_page_runs(text: str, tmp_path: Path, capsys: pytest.Cap
         assert (
             pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", "/dev/null", str(path)]) == 0
         )
-        assert "10 passed" in capsys.readouterr().out
+        assert "11 passed" in capsys.readouterr().out
     else:
         exec(compile(text, str(path), "exec"), {})
         assert capsys.readouterr().out == ""

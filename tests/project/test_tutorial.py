@@ -89,10 +89,10 @@ def spare(tmp_path: Path, installed: Install) -> Any:
 
 
 def test_the_commands_of_the_page_work(spare: Any) -> None:
-    assert "10 pass, 0 fail, 0 not checked" in spare.viiwork("plugin", "check", "spare")
+    assert "11 pass, 0 fail, 0 not checked" in spare.viiwork("plugin", "check", "spare")
     assert "policy: spare" in spare.viiwork("config", "check", "viiwork.yaml")
     assert re.search(r"^policy +spare +viiwork-spare +0\.1 ", spare.viiwork("plugin", "list"), re.MULTILINE)
 
 
 def test_the_tests_of_the_page_pass(spare: Any) -> None:
-    assert "11 passed" in spare.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_spare.py")
+    assert "12 passed" in spare.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_spare.py")

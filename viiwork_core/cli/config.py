@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from viiwork_core.config import paths
 from viiwork_core.config.descriptions import JsonSchema, PluginBlocks, describe, json_schema
 from viiwork_core.config.document import dump
 from viiwork_core.config.effective import effective
@@ -39,19 +40,20 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path))
-def check(file: Path) -> None:
-    """Read FILE with the installed plugins; print every problem, or a summary.
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+def check(file: Path | None) -> None:
+    """Read FILE, or the file of the usual places, with the installed plugins; print every problem, or a summary.
 
     What engines say about starting its models on this machine is a warning: it may be meant for another one.
     """
     registry = load_plugins(os.environ)
-    read = read_config(file, os.environ, registry)
+    found = _found() if file is None else None
+    read = read_config(file or found, os.environ, registry)
     resolved = resolve(read, registry)
     _warn(read, registry)
     if resolved.models:
         _warn_of_starts(read, resolved)
-    click.echo(f"ok: {_summary(read, resolved)}")
+    click.echo(f"ok: {f'{found}: ' if found else ''}{_summary(read, resolved)}")
 
 
 @config.command()
@@ -99,6 +101,16 @@ def docs(file: Path) -> None:
     """Write the reference of all keys, as Markdown, into FILE."""
     page = reference(_schema(load_plugins(os.environ)))
     file.write_text(page, encoding="utf-8")
+
+
+def _found() -> Path | None:
+    """The file that `viiwork serve` would read. None, after a warning: it would go by the defaults."""
+    found = find_config(os.environ)
+    if found is None:
+        places = ", ".join(map(str, paths.config_files(os.environ)))
+        said = f"no configuration in {places}: the defaults are checked; `viiwork init` writes one"
+        click.echo(f"warning: {said}", err=True)
+    return found
 
 
 def _warn(read: Config, registry: Registry) -> None:

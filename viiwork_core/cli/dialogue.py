@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from viiwork_core.cli.opinion import Opinion
@@ -31,7 +34,7 @@ Judge = Callable[[Sequence[Line]], Opinion]
 
 
 class Dialogue:
-    """One conversation with one person. All methods raise Cancelled."""
+    """One conversation with one person. All methods raise Cancelled, and Back."""
 
     def __init__(self, prompts: Prompts, registry: Registry) -> None:
         self._ask = prompts
@@ -146,7 +149,7 @@ class Dialogue:
             given["network"] = answer.network or self._network(decode(str(given["code"])).host, seen)
             given["name"] = self._ask.text("Name of the mesh:", answer.name, as_check(_reader(Word)))
         if mode == "open":
-            say("Whoever reaches the port of an open mesh can join it, and read what is sent.")
+            say("Anybody who reaches the port of an open mesh can join it, and read what is sent.")
         return MeshAnswer.model_validate({**answer.model_dump(exclude={"mode", "code"}), **given})
 
     def _network(self, host: str, seen: Surroundings) -> str | None:
@@ -161,7 +164,8 @@ class Dialogue:
         if meeting.kept is not None or meeting.mode == "alone" or meeting.network != SEEDS or meeting.seeds:
             return meeting
         say("No discovery finds other nodes here: they join by code. At which address do they reach this machine?")
-        default = meeting.advertise or usual_address()
+        # Without a default route nothing tells which address is meant, but there may be one only.
+        default = meeting.advertise or usual_address() or only_routable(_addresses())
         return replace(meeting, advertise=self._ask.text("Address:", default, as_check(_reader(OwnIp))))
 
     def share(self, lines: Sequence[Line], meeting: Meeting) -> tuple[Line, ...]:
@@ -261,3 +265,23 @@ def _indices(text: str) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdigit() for word in words):
         raise ValueError("write the indices of cards, such as 0,1")
     return tuple(dict.fromkeys(map(int, words)))
+
+
+def _addresses() -> Iterator[str]:
+    """All addresses of this machine's interfaces, those of the network cards themselves among them."""
+    return (one.address for family in psutil.net_if_addrs().values() for one in family)
+
+
+def only_routable(addresses: Iterable[str]) -> str:
+    """The one IPv4 address that other machines can reach, else the one IPv6 address; empty: there is none, or several.
+
+    What is no IP address is passed over.
+    """
+    found: dict[int, set[str]] = {4: set(), 6: set()}
+    for text in addresses:
+        with suppress(ValueError):
+            address = ip_address(text)
+            if not (address.is_loopback or address.is_link_local or address.is_unspecified):
+                found[address.version].add(text)
+    reachable = found[4] or found[6]
+    return reachable.pop() if len(reachable) == 1 else ""

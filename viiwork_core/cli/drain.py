@@ -88,9 +88,9 @@ def text(told: dict[str, Any]) -> Iterator[str]:
     yield f"sessions  {sessions['moved']} moved, {sessions['there']} there already, {sessions['remaining']} left"
     yield from (f"  {one['session'][:12]}  {plain(one['model'])}  {plain(one['reason'])}" for one in sessions["left"])
     if sessions["short"]:
-        yield f"  {sessions['short']} are under kv_share.min_tokens, and soon read anew"
+        yield f"  {sessions['short']} are under kv_share.min_tokens: their prompts are soon read again"
     if sessions["unshared"]:
-        yield f"  {sessions['unshared']} are of models without kv_share, and will be read anew"
+        yield f"  {sessions['unshared']} are of models without kv_share: their prompts will be read again"
 
 
 def _left(told: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import termios
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +23,7 @@ from viiwork_core.cli.wizard import Wishes, Wizard
 from viiwork_core.config.running import dialled
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError, ViiworkError
+from viiwork_core.mesh.member import join_address
 from viiwork_core.observe.logging import setup_logging
 from viiwork_core.registry.entry_points import load_plugins
 from viiwork_core.setup import acceptance
@@ -41,7 +43,7 @@ _CURSOR = b"\x1b[?25h\r\n"
 @click.option("--models", type=click.Path(path_type=Path), help="The folder with models.")
 @click.option("--yes", is_flag=True, help="Ask nothing: take what is proposed, and say yes to it.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written, and change nothing.")
-@click.option("--replace", is_flag=True, help="Set up a machine anew that is set up already.")
+@click.option("--replace", is_flag=True, help="Set up a machine again that is set up already.")
 @click.option(
     "--root", type=click.Path(path_type=Path), default=Path("/"), help="Write below this folder, in place of /."
 )
@@ -110,8 +112,6 @@ def _run(wishes: Wishes, locations: Locations) -> int:
         if held is None:
             say("A dry run: nothing was changed.")
             return 0
-        if not wishes.scripted and not wizard.dialogue.yes(start=wishes.answers.start):
-            raise Cancelled
         earlier = _earlier(held)
         held.write(files, chosen)
         say("1 file is written." if len(files) == 1 else f"{len(files)} files are written.")
@@ -166,6 +166,8 @@ def _next_steps(chosen: Service, config: Config) -> Iterator[tuple[str, str]]:
     """What a person does with a node that serves."""
     url, locations = _url(config), chosen.subject.locations
     yield "This node serves. Its endpoint, and its dashboard:", f"{url}/v1  {url}/"
+    if (elsewhere := _url_elsewhere(config)) is not None and elsewhere != url:
+        yield "On other machines:", f"{elsewhere}/v1  {elsewhere}/"
     if config.models:
         body = f'{{"model": "{config.models[0].name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
         kind = shlex.quote("Content-Type: application/json")
@@ -184,6 +186,18 @@ def _url(config: Config) -> str:
     with suppress(ViiworkError):
         return dialled(Operator.here(config).api)
     return dialled(f"http://{config.api.host or '127.0.0.1'}:{config.api.port}")
+
+
+def _url_elsewhere(config: Config) -> str | None:
+    """The API at the address that other machines use, as the node tells. None: there is none, or it cannot be asked."""
+    own = config.api.host
+    if config.mesh.network == "none" or (own and not ip_address(own).is_unspecified):
+        return None
+    with suppress(ViiworkError):
+        status = Operator.here(config).ask("GET", "/v1/status")
+        if status["addr"]:
+            return f"http://{join_address(status['addr'], status['api_port'])}"
+    return None
 
 
 def _command(locations: Locations, name: str) -> str:

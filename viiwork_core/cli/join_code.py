@@ -15,6 +15,7 @@ import click
 
 from viiwork_core.cli.answer import print_json
 from viiwork_core.cli.operator import Operator
+from viiwork_core.config import paths
 from viiwork_core.config.env_file import with_env_file
 from viiwork_core.config.load import find_config
 from viiwork_core.config.schema import Config
@@ -35,7 +36,7 @@ from viiwork_core.security.secret import read_secret
 def join_code(file: Path | None, address: str | None, variable: str | None, *, as_json: bool) -> None:
     """Print the code by which another machine joins this node's mesh (viiwork init asks for it).
 
-    The code of a secured mesh holds the secret of the mesh: whoever has it can join and read what the members say.
+    The code of a secured mesh holds the secret of the mesh: anybody who has it can join and read what the members say.
     """
     file = file or find_config(os.environ)
     config = read_config(file, os.environ)
@@ -43,7 +44,10 @@ def join_code(file: Path | None, address: str | None, variable: str | None, *, a
         remedy = "set mesh.network, or mesh.seeds, or run `viiwork init`"
         raise ConfigError("this node is in no mesh (mesh.network is none): there is nothing to join", remedy=remedy)
     environ, mesh = with_env_file(os.environ, file), config.mesh
-    secret = read_secret(environ, variable=variable or mesh.secret_env, open_mesh=mesh.open)
+    variable = variable or mesh.secret_env
+    if file is None and not environ.get(variable, "").strip():
+        raise _unconfigured()
+    secret = read_secret(environ, variable=variable, open_mesh=mesh.open)
     made = JoinCode(checked_address(address or _address(config)), secret)
     for line in _notes(made, mesh.name):
         click.echo(line, err=True)
@@ -52,6 +56,13 @@ def join_code(file: Path | None, address: str | None, variable: str | None, *, a
         print_json({"code": code, "address": made.address, "secured": secured, "mesh": mesh.name})
     else:
         click.echo(code)
+
+
+def _unconfigured() -> ConfigError:
+    """What comes before any word of a secret: without it the defaults are a secured mesh that nobody has set up."""
+    places = ", ".join(map(str, paths.config_files(os.environ)))
+    what = f"no configuration is found ({places}): there is no mesh here to join"
+    return ConfigError(what, remedy="run `viiwork init` first, or name the node's file: --config FILE")
 
 
 def _address(config: Config) -> str:

@@ -57,7 +57,8 @@ def _slot(one: dict[str, Any]) -> str:
 def forget(node: Operator, session: str, *, as_json: bool) -> None:
     """Drop all that the mesh keeps of SESSION: the client's name for it, or its key as `viiwork kv ls` shows it.
 
-    Members that are away drop it when they are back. Exits with 1 while one is alive and has not.
+    Members that are away drop it when they are back: one that nobody has now is noted for them, which the command says.
+    Exits with 1 while a member is alive and has not done it.
     """
     answer = node.ask("POST", FORGET, {"session": session})
     members = answer["members"]
@@ -65,10 +66,21 @@ def forget(node: Operator, session: str, *, as_json: bool) -> None:
         print_json(answer)
     else:
         late = f"; not yet: {', '.join(members['missing'])} (they hear of it soon)" if members["missing"] else ""
-        click.echo(f"forgotten: {', '.join(answer['sessions'])}; replicas dropped: {answer['replicas']}")
+        click.echo(_forgotten(answer))
         click.echo(f"{members['have']} of {members['alive']} members have done it{late}")
     if members["missing"]:
         sys.exit(1)
+
+
+def _forgotten(answer: dict[str, Any]) -> str:
+    sessions, replicas = ", ".join(answer["sessions"]), answer["replicas"]
+    # A node of an earlier version does not tell what it held.
+    if replicas or answer.get("held", True):
+        return f"forgotten: {sessions}; replicas dropped: {replicas}"
+    return (
+        f"nothing was found of it: no cache on {answer['node']}, and no replica at the members that answered\n"
+        f"noted as forgotten, for members that are away: {sessions}"
+    )
 
 
 @kv.command()

@@ -39,7 +39,7 @@ _OWN: Final = {
     "models": _Own("status:models", "List the models that clients may ask for."),
     "plugin": _Own("plugin:plugin", "List the installed plugins, begin one, check one."),
     "prompts": _Own("prompt_history:prompts", "List what is kept of what clients asked."),
-    "serve": _Own("serve:serve", "Run this machine's node until it is told to stop."),
+    "serve": _Own("serve:serve", "Run this machine's node until it is stopped."),
     "simulate": _Own("simulate:simulate", "Run a scenario under a routing policy, in virtual time."),
     "status": _Own("status:status", "Show a node, its models and the members of its mesh."),
     "top": _Own("top.command:top", "Watch the mesh in the terminal."),

@@ -32,7 +32,12 @@ def list_(json: bool) -> None:
     click.echo(jsonlib.dumps(rows, indent=2) if json else _table(rows))
 
 
-@plugin.command()
+def _kind(word: str) -> str:
+    """The kind that a word means: a policy's block is `routing`, and the hook of cache says cache_transfer."""
+    return {"routing": "policy", "cache_transfer": "cache"}.get(word, word)
+
+
+@plugin.command(context_settings={"token_normalize_func": _kind})
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 def new(kind: str, name: str) -> None:
@@ -66,8 +71,8 @@ def check(ctx: click.Context, dist: str | None, options: Mapping[str, Any] | Non
     """Load the plugin DIST, read its options, and try it with the kit of its kind.
 
     DIST is a distribution or the name of what it offers; left out: every plugin but the built-in ones. Each clause of
-    the contract is told with its verdict. The fake engine stands in for an engine's program, unless the plugin brings a
-    case of its own or --path names a model.
+    the contract is printed with its verdict. The fake engine takes the place of an engine's program, unless the plugin
+    brings a case of its own or --path names a model.
     """
     # By name, since the kits lie above all layers: nothing of the node needs them.
     kits = import_module("viiwork_core.testing.plugin_check")

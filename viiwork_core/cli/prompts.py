@@ -20,12 +20,25 @@ NARROWEST: Final = 20
 _BESIDE: Final = 6
 """Columns that a list of choices takes beside them."""
 
+BACK: Final = "back"
+"""The answer that leads to the question before."""
+
+_BACK: Final = -1
+"""Its place in a list of choices, where it stands last."""
+
+_YES: Final = ("y", "yes")
+_NO: Final = ("n", "no")
+
 Check = Callable[[str], str]
 """What is wrong with a text, in a sentence; empty: nothing."""
 
 
 class Cancelled(Exception):
     """The person left: Ctrl-C, Ctrl-D, or the terminal is gone."""
+
+
+class Back(Exception):
+    """The person wants the question before."""
 
 
 def has_terminal() -> bool:
@@ -39,7 +52,7 @@ def width() -> int:
 
 
 class Prompts:
-    """Asks. All methods raise Cancelled."""
+    """Asks. All methods raise Cancelled, and Back for an answer of `back`, also behind what is proposed."""
 
     def text(self, question: str, default: str = "", check: Check = lambda _: "") -> str:
         """One line. What `check` says of it is told, and it is asked again, until it says nothing."""
@@ -52,20 +65,36 @@ class Prompts:
     def choose(self, question: str, choices: Sequence[tuple[str, T]], default: int = 0) -> T:
         """One of several: by arrows and Enter."""
         made = [questionary.Choice(_short(title), value=index) for index, (title, _) in enumerate(choices)]
-        index = _ask(questionary.select(question, made, default=made[default], qmark="", instruction=" "))
-        return choices[int(index)][1]
+        made.append(_back())
+        index = int(_ask(questionary.select(question, made, default=made[default], qmark="", instruction=" ")))
+        if index == _BACK:
+            raise Back
+        return choices[index][1]
 
     def tick(self, question: str, choices: Sequence[tuple[str, T]]) -> list[T]:
         """Any of several, all of them to begin with: by space and Enter."""
         made = [
             questionary.Choice(_short(title), value=index, checked=True) for index, (title, _) in enumerate(choices)
         ]
+        made.append(_back())
         ticked = _ask(questionary.checkbox(question, made, qmark="", instruction="(space, Enter)"))
+        if _BACK in ticked:
+            raise Back
         return [choices[int(index)][1] for index in ticked]
 
     def agree(self, question: str, *, default: bool) -> bool:
-        """Yes or no."""
-        return bool(_ask(questionary.confirm(question, default=default, qmark="")))
+        """Yes or no, or their first letters; nothing: the default."""
+        asked = f"{question} ({'Y/n' if default else 'y/N'})"
+        said = _until_well(lambda _: questionary.text(asked, qmark=""), "", _yes_or_no).strip().lower()
+        return said in _YES if said else default
+
+
+def _back() -> questionary.Choice:
+    return questionary.Choice(BACK.capitalize(), value=_BACK)
+
+
+def _yes_or_no(text: str) -> str:
+    return "" if text.strip().lower() in ("", *_YES, *_NO) else f"write yes, no or {BACK}"
 
 
 def _ask(question: questionary.Question) -> Any:
@@ -78,7 +107,9 @@ def _ask(question: questionary.Question) -> Any:
 def _until_well(ask: Callable[[str], questionary.Question], text: str, check: Check) -> str:
     """Not by questionary's own validation: it shows one line, and cuts what is wider than the terminal."""
     while True:
-        text = str(_ask(ask(text)))
+        proposed, text = text, str(_ask(ask(text)))
+        if text.strip() in (BACK, proposed + BACK):
+            raise Back
         said = check(text)
         if not said:
             return text

@@ -52,7 +52,7 @@ _log = structlog.get_logger("viiwork.node")
 @click.option("--log-json", is_flag=True, help="Log one JSON object a line.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]))
 def serve(file: Path | None, *, log_json: bool, log_level: str) -> None:
-    """Run this machine's node until it is told to stop (Ctrl-C or SIGTERM). SIGHUP reads the models again."""
+    """Run this machine's node until it is stopped (Ctrl-C or SIGTERM). SIGHUP reads the models again."""
     reload = Bell()
     # First of all: as long as nobody hears it, the signal ends the process, and who sends it wants a reload.
     signal.signal(signal.SIGHUP, lambda *_: reload.ring())
@@ -119,7 +119,9 @@ def _most_connections(config: Config) -> int:
     wanted, possible = config.api.max_connections, allow_many_connections()
     if possible < wanted:
         reason = "the limit of open files (ulimit -Hn) allows no more"
-        _log.warning("fewer connections than api.max_connections", connections=possible, reason=reason)
+        # Nobody misses connections of a default: most machines have no use for so many.
+        tell = _log.warning if "max_connections" in config.api.model_fields_set else _log.info
+        tell("fewer connections than api.max_connections", connections=possible, reason=reason)
     return min(wanted, possible)
 
 

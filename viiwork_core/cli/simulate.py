@@ -47,7 +47,7 @@ _ROWS = {
     type=click.Choice([name.value for name in Names]),
     default="chain",
     show_default=True,
-    help="How conversations are told apart: by the chain of their messages, by a header, or not at all.",
+    help="How conversations are recognised: by the chain of their messages, by a header, or not at all.",
 )
 @click.option("--vs-names", type=click.Choice([name.value for name in Names]), help="The same for the second run.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Replay the sessions of a recorded trace (JSONL).")

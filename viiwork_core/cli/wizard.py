@@ -8,14 +8,15 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import click
 
 from viiwork_core.cli.dialogue import Dialogue, show_layout
 from viiwork_core.cli.opinion import Opinion, opinion
-from viiwork_core.cli.prompts import Cancelled, Prompts, say
+from viiwork_core.cli.prompts import BACK, Back, Cancelled, Prompts, say
+from viiwork_core.cli.replay import Replay
 from viiwork_core.config.schema import Config, NodeConfig
 from viiwork_core.contracts.capabilities import Recognizes
 from viiwork_core.contracts.doctor import Finding, Level
@@ -59,21 +60,36 @@ class Wizard:
         self._engines = recognisers(registry)
         self._earlier = earlier_meeting(locations.config, environ) if wishes.replace else None
         self._deaf, self._own = frozenset[str](), frozenset[str]()
-        self.dialogue = Dialogue(Prompts(), registry)
+        self._replay = Replay(Prompts())
+        self._dialogue = Dialogue(self._replay, registry)
 
     def decide(self, installation: Installation) -> tuple[Sequence[WrittenFile], Service, Config]:
-        """What is to be written and started, after all of it was shown. `installation`: what is here; only read."""
+        """What is to be written and started, after all of it was shown and a person has agreed to it.
+
+        `installation`: what is here; only read. Raises Cancelled.
+        """
+        if not self._wishes.scripted:
+            say(f"Answer `{BACK}` to return to the question before. Ctrl-C ends this, and changes nothing.")
+        while True:
+            try:
+                return self._decided(installation)
+            except Back:
+                self._replay.again()
+                _title("Back to the question before, with the other answers as they were")
+
+    def _decided(self, installation: Installation) -> tuple[Sequence[WrittenFile], Service, Config]:
+        """From the first question to the last."""
+        self._answers = self._wishes.answers
         self._preflight(installation)
-        machine = asyncio.run(hardware.look())
+        machine = self._machine
         _title("This machine")
         for line in machine.lines():
             say(line, indent="  ")
         scanned = self._scan()
         lines = self._lines(scanned, machine)
-        seen = self._around()
-        meeting = self._meeting(seen)
+        meeting = self._meeting(self._seen)
         if not self._wishes.scripted:
-            lines = self.dialogue.share(lines, meeting)
+            lines = self._dialogue.share(lines, meeting)
         proposal = self._proposal(self._name(), meeting, lines)
         found = self._opinion(proposal, machine)
         found.check()
@@ -81,7 +97,20 @@ class Wizard:
         chosen = self._service(found, machine, scanned)
         files = (*proposal.files(self._locations.environment), *chosen.files())
         _show(files, chosen, installation)
+        self._agree()
         return files, chosen, found.config
+
+    def _agree(self) -> None:
+        """The one question after which something is changed."""
+        asks = not self._wishes.scripted and not self._wishes.dry_run
+        if asks and not self._dialogue.yes(start=self._answers.start):
+            raise Cancelled
+
+    # What is looked for takes seconds, and is looked for once, however often a person goes back.
+
+    @cached_property
+    def _machine(self) -> Hardware:
+        return asyncio.run(hardware.look())
 
     def _preflight(self, installation: Installation) -> None:
         answers, mesh = self._answers, self._answers.mesh
@@ -90,7 +119,7 @@ class Wizard:
         ours = self._wishes.replace and installation.manifest is not None
         ports = [] if ours else wanted(answers.api, mesh, in_mesh=in_mesh)
         _title("Before anything else")
-        addresses = self._addresses() if in_mesh else {}
+        addresses = self._addresses if in_mesh else {}
         self._deaf = frozenset(name for name, told in addresses.items() if isinstance(told, ViiworkError))
         self._own = frozenset(told for told in addresses.values() if isinstance(told, str))
         found = asyncio.run(
@@ -113,7 +142,7 @@ class Wizard:
         """In place of those that others have."""
         for key in sorted({one.key for one in busy}):
             block, _, name = key.partition(".")
-            changed = {name: self.dialogue.port([one for one in busy if one.key == key])}
+            changed = {name: self._dialogue.port([one for one in busy if one.key == key])}
             answer = getattr(self._answers, block).model_copy(update=changed)
             self._answers = self._answers.model_copy(update={block: answer})
 
@@ -122,6 +151,7 @@ class Wizard:
         mode = self._answers.mesh.mode or ("alone" if self._earlier is None else "keep")
         return mode != "alone" or not self._wishes.scripted
 
+    @cached_property
     def _addresses(self) -> Addresses:
         """What the discoveries say, where it is they who may find the others."""
         mesh = self._answers.mesh
@@ -137,13 +167,13 @@ class Wizard:
         if self._wishes.scripted and not self._wishes.dry_run:
             remedies = dict.fromkeys(one.remedy for one in problems)
             raise ConfigError("\n".join(one.what for one in problems), remedy="; ".join(remedies))
-        if not self._wishes.scripted and not self.dialogue.go_on():
+        if not self._wishes.scripted and not self._dialogue.go_on():
             raise Cancelled
 
     def _scan(self) -> Scan | None:
         _title("Models")
         if not self._wishes.scripted:
-            scanned = self.dialogue.models(self._answers, self._engines)
+            scanned = self._dialogue.models(self._answers, self._engines)
         elif self._answers.models_dir is not None:
             scanned = scan(self._answers.models_dir, self._engines)
         else:
@@ -155,7 +185,7 @@ class Wizard:
     def _lines(self, scanned: Scan | None, machine: Hardware) -> tuple[Line, ...]:
         judge = partial(self._of_lines, machine=machine)
         if not self._wishes.scripted:
-            return self.dialogue.layout(scanned, machine, judge) if scanned is not None else ()
+            return self._dialogue.layout(scanned, machine, judge) if scanned is not None else ()
         layout: Layout = selected(self._answers, scanned, machine, self._registry, self._engines)
         found = judge(layout.lines)
         show_layout(layout.lines, layout.left_out, found)
@@ -169,7 +199,9 @@ class Wizard:
     def _opinion(self, proposal: Proposal, machine: Hardware) -> Opinion:
         return opinion(proposal, machine, self._environ, self._registry)
 
-    def _around(self) -> Surroundings:
+    @cached_property
+    def _seen(self) -> Surroundings:
+        """Whoever is near."""
         if self._wishes.scripted:
             return Surroundings()
         _title("Nodes nearby")
@@ -185,16 +217,16 @@ class Wizard:
         if self._wishes.scripted:
             meeting = made(answer, earlier=earlier)
         else:
-            answer = self.dialogue.mesh(answer, seen, earlier)
+            answer = self._dialogue.mesh(answer, seen, earlier)
             # Whoever chooses a new secret gets one.
-            meeting = self.dialogue.address(made(answer, earlier=earlier if answer.mode == "keep" else None))
+            meeting = self._dialogue.address(made(answer, earlier=earlier if answer.mode == "keep" else None))
         if earlier is not None and (meeting.mode, meeting.secret) != (earlier.mode, earlier.secret):
             say(f"This machine leaves the {earlier.mode} mesh {earlier.name}; mode keep would keep it.", indent="  ")
         return meeting
 
     def _name(self) -> str:
         name = self._answers.node.name or NodeConfig.model_fields["name"].get_default(call_default_factory=True)
-        return str(name) if self._wishes.scripted else self.dialogue.node(str(name))
+        return str(name) if self._wishes.scripted else self._dialogue.node(str(name))
 
     def _proposal(self, name: str, meeting: Meeting, lines: tuple[Line, ...]) -> Proposal:
         state = self._answers.node.state_dir or self._locations.state
@@ -206,7 +238,7 @@ class Wizard:
         assert config is not None, "what has no configuration was refused"
         wanted: str | None = self._answers.service
         if wanted is None:
-            wanted = (kinds[0] if self._wishes.scripted else self.dialogue.service(kinds)).name
+            wanted = (kinds[0] if self._wishes.scripted else self._dialogue.service(kinds)).name
         paths = [model.path for model in config.models if model.path is not None]
         subject = Subject(
             replace(self._locations, state=config.node.state_dir),
@@ -266,7 +298,7 @@ def _show(files: Sequence[WrittenFile], chosen: Service, installation: Installat
     _title("What will be written")
     kept = set(installation.in_the_way(files))
     for file in files:
-        note = "; what stands there now is kept beside it" if file.path in kept else ""
+        note = "; the file that is there now is kept beside it" if file.path in kept else ""
         click.echo(f"\n--- {file.path} (mode {file.mode:04o}{note})")
         click.echo(file.shown().rstrip("\n"))
     click.echo()

@@ -48,5 +48,5 @@ class ApiKeyConfig(Block):
 
     @property
     def key(self) -> ApiKey:
-        """As the ring has it."""
+        """The key for the ring."""
         return ApiKey(self.name, read_hash(self.hash), self.weight, self.daily_tokens, self.models)

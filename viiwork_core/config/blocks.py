@@ -17,7 +17,7 @@ class Block(BaseModel):
 
 
 class OpenBlock(BaseModel):
-    """A block in which plugins' blocks stand beside the core's keys; pass 1 says which may."""
+    """A block that holds plugins' blocks beside the core's keys; pass 1 says which are allowed."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 

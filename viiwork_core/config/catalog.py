@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from viiwork_core.config.blocks import Block
+from viiwork_core.config.values import http_parts
 
 PROVIDER_ID: Final = "viiwork"
 PROVIDER_NAME: Final = " viiwork"
@@ -28,12 +28,8 @@ def _title(value: str) -> str:
 
 
 def _base(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if value and (not sound or parts.query or parts.fragment or parts.username is not None):
+    parts = http_parts(value)
+    if value and (parts is None or parts.query or parts.fragment or parts.username is not None):
         raise ValueError("must be an http or https URL, such as https://llm.example.org")
     return value.rstrip("/").removesuffix("/v1")
 

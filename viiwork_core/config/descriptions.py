@@ -25,7 +25,7 @@ JsonSchema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PluginBlocks:
-    """JSON schemas of plugins' blocks, made by `describe`, by the keys that they stand under."""
+    """JSON schemas of plugins' blocks, made by `describe`, by the blocks' names."""
 
     engines: Mapping[str, JsonSchema] = field(default_factory=dict)
     policies: Mapping[str, JsonSchema] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def resolved(whole: JsonSchema, part: JsonSchema) -> JsonSchema:
 
 
 def _place(whole: JsonSchema, block: JsonSchema, naming_key: str, plugins: Mapping[str, JsonSchema]) -> None:
-    """Let `naming_key` name only plugins, and let the block of one stand only beside its name."""
+    """Let `naming_key` name only plugins, and allow the block of a plugin only where it is named."""
     if not plugins:
         return
     properties = block["properties"]

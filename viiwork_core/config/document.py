@@ -84,7 +84,7 @@ class _Builder:
         self._budget -= 1
         # An alias may stand for a block around it, so depth is counted here once more.
         if self._budget < 0 or depth > _MAX_DEPTH:
-            raise ConfigError(f"{self._origin}: its aliases stand for too much", remedy="write the values out")
+            raise ConfigError(f"{self._origin}: its aliases expand to too much", remedy="write the values out")
         if isinstance(node, yaml.MappingNode) and node.tag == _PREFIX + "map":
             return self._mapping(node, where, depth + 1)
         if isinstance(node, yaml.SequenceNode) and node.tag == _PREFIX + "seq":
@@ -106,7 +106,7 @@ class _Builder:
                 self.problems.append(Problem(where, f"has a key on line {line} that is not text", "put it in quotes"))
             elif key.value in own:
                 first = self.lines[(*where, key.value)]
-                self.problems.append(Problem((*where, key.value), f"stands twice, on lines {first} and {line}"))
+                self.problems.append(Problem((*where, key.value), f"appears twice, on lines {first} and {line}"))
             else:
                 self.lines[(*where, key.value)] = line
                 own[key.value] = self.build(value, (*where, key.value), depth)

@@ -1,6 +1,6 @@
 """The environment file: variables beside the configuration, as systemd and Docker read them for the node.
 
-A command that a person runs has the shell's environment, and the node's secret stands in this file.
+A command that a person runs has the shell's environment, and the node's secret is in this file.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _settle_performance(data: dict[str, Any]) -> list[Problem]:
         return []
     wanted = routing.pop("performance")
     if "policy" in routing:
-        return [Problem(where, "stands beside routing.policy", "remove it; the policy says it all")]
+        return [Problem(where, "cannot be set beside routing.policy", "remove it: the policy decides alone")]
     if not isinstance(wanted, bool):
         return [Problem(where, "must be true or false")]
     routing["policy"] = "fastest" if wanted else "least_busy"
@@ -160,7 +160,7 @@ def _strays(
         if key == "source" and model is ModelConfig:
             problems.append(Problem((*where, key), "not built yet", "give the file's place as path"))
         elif isinstance(block[key], dict) and not remedy:
-            remedy = f"options stand in the block that {naming_key} names" + (f", {named}" if named else "")
+            remedy = f"options go into the block that {naming_key} names" + (f", {named}" if named else "")
             problems.append(Problem((*where, key), f"unknown key: {naming_key} does not name it", remedy))
         else:
             problems.append(Problem((*where, key), "unknown key", remedy))

@@ -19,7 +19,7 @@ _SHORTEST = 6
 
 
 class Masks:
-    """Masks what is named like a secret, and wherever it stands the value of a variable in `environ` that is."""
+    """Masks values that are named like a secret, and wherever they appear those of such variables in `environ`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         named = (value for name, value in environ.items() if _VARIABLE.search(name))

@@ -36,14 +36,14 @@ class KvShareConfig(Block):
     """Caches of this model that are sent at a time."""
 
     allow_open: bool = False
-    """Move caches in an open mesh too, where whoever reaches the port of a member's machine may read and send some."""
+    """Move caches in an open mesh too, where anybody who reaches the port of a member can read and send some."""
 
     address: OwnIp | None = None
     """Where this node receives caches, such as a direct cable. Unset: the address that the mesh uses."""
 
 
 class ModelConfig(OpenBlock):
-    """One model that this node serves. Its engine's own block stands here too."""
+    """One model that this node serves. Its engine's own block goes here too."""
 
     name: Word
     """What clients ask for; the same on all machines that serve the model, and once on each."""

@@ -1,4 +1,4 @@
-"""Problems in the configuration: where they stand, what is wrong, what to do."""
+"""Problems in the configuration: where they are, what is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Location = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceMap:
-    """On which line of the file each key and list entry stands. Empty for a configuration made in code."""
+    """On which line of the file each key and list entry is. Empty for a configuration made in code."""
 
     lines: Mapping[Location, int] = field(default_factory=lambda: types.MappingProxyType({}))
 
@@ -68,7 +68,7 @@ def as_error(problems: Iterable[Problem], source: SourceMap) -> ConfigError:
 
 
 def from_validation(error: ValidationError, root: Location, model: type[BaseModel]) -> list[Problem]:
-    """What pydantic found in a block of type `model` that stands at `root`."""
+    """What pydantic found in the block of type `model` at `root`."""
     return [_problem(details, root, model) for details in error.errors(include_url=False, include_input=False)]
 
 
@@ -132,7 +132,7 @@ def _keys_beside(model: type[BaseModel], loc: Location) -> list[str]:
 
 
 def _field(block: type[BaseModel], key: str) -> Any:
-    """What stands behind a key of a block: an annotation; Any for a key that it does not know."""
+    """The annotation of a block's key; Any for a key that it does not know."""
     fields = block.model_fields.items()
     return next((known.annotation for name, known in fields if key in (known.alias, name)), Any)
 

@@ -19,18 +19,18 @@ _INTRODUCTION = """\
 One YAML file says what one machine does. `viiwork serve` reads what `--config` names, else
 `/etc/viiwork/viiwork.yaml` for root, else `viiwork/viiwork.yaml` in `XDG_CONFIG_HOME` (`~/.config`), or the one in
 `/etc` where there is none. Every key has a default except where it says "required", and an empty file is a node
-without models. A key that is not on this page is an error, and so is one that stands twice; all errors are told at
-once, each with its line.
+without models. A key that is not on this page is an error, and so is one that appears twice; all errors are reported
+at once, each with its line.
 
 - Durations are a number and a unit: `250ms`, `20s`, `10m`, `1h30m`, a year at most.
 - Sizes are bytes, or a number and a unit: `32MiB` (`KiB`, `MiB`, `GiB`).
-- A plugin's own keys stand in a block of its name: beside `models[].engine` that of the engine, beside
+- A plugin's own keys are in a block of its name: beside `models[].engine` that of the engine, beside
   `routing.policy` that of the policy, in `mesh` that of a discovery. The blocks below are those of the plugins that
-  come with viiwork. `listeners` has no other keys: a block for each plugin that is told of this node's events
+  come with viiwork. `listeners` has no other keys: a block for each plugin that receives this node's events
   ([listeners](plugins/listeners.md)), under its name; it may be empty.
-- No secret stands in the file, only the name of the environment variable that holds it.
+- No secret is in the file, only the name of the environment variable that holds it.
 
-`viiwork config check FILE` tells what is wrong with a file, `viiwork config show [FILE]` what holds after all
+`viiwork config check [FILE]` tells what is wrong with a file, `viiwork config show [FILE]` what holds after all
 defaults, with the command line of each backend, and `viiwork config schema` prints a JSON schema of the keys and of
 all installed plugins' blocks for editors. Secrets are masked in what `show` prints.
 """
@@ -77,7 +77,7 @@ class _Page:
                 yield from self._section(f"{path}.{key}", inner, depth + 1)
 
     def _one_of(self, part: JsonSchema) -> JsonSchema:
-        """What stands at a key; of a list, what stands in it."""
+        """The schema at a key; of a list, that of its items."""
         block = resolved(self._schema, part)
         return resolved(self._schema, block["items"]) if block.get("type") == "array" else block
 

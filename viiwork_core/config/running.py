@@ -16,7 +16,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # dialled as 
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What node.json tells; more may stand there."""
+    """What node.json tells. Further fields are ignored."""
 
     api: str
     """http://HOST:PORT, as it listens."""

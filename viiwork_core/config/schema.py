@@ -150,7 +150,7 @@ class ApiConfig(Block):
 
 
 class MeshConfig(OpenBlock):
-    """How this node and the others find and trust each other. The block of a discovery stands here too, under its name
+    """How this node and the others find and trust each other. The block of a discovery goes here too, under its name
     or its network's."""
 
     network: Word | None = None
@@ -168,7 +168,7 @@ class MeshConfig(OpenBlock):
     """The address that others reach this node at. Empty: found by itself."""
 
     open: bool = False
-    """true: a mesh without a secret. Whoever reaches the port can join it."""
+    """true: a mesh without a secret. Anybody who reaches the port can join it."""
 
     secret_env: Variable = "VIIWORK_MESH_SECRET"  # noqa: S105  # the name of a variable
     """Environment variable with the secret of the mesh, 32 bytes in base64. Never the secret itself."""
@@ -203,7 +203,7 @@ class MeshConfig(OpenBlock):
 
 
 class RoutingConfig(OpenBlock):
-    """Which place a request tries first, and how long it waits for one. The policy's own block stands here too."""
+    """Which place a request tries first, and how long it waits for one. The policy's own block goes here too."""
 
     policy: Word = "fastest"
     """The plugin that ranks the places with room."""
@@ -273,7 +273,7 @@ class ActivityConfig(Block):
 
 
 class ListenersConfig(OpenBlock):
-    """Plugins that are told of this node's events: a block for each, under its name, which may be empty."""
+    """Plugins that receive this node's events: a block for each, under its name, which may be empty."""
 
 
 class Config(Block):
@@ -304,7 +304,7 @@ class Config(Block):
 
     @property
     def source(self) -> SourceMap:
-        """Where in the file each key stands."""
+        """On which line of the file each key is."""
         return self._source
 
     @property

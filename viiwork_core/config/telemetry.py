@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from viiwork_core.config.blocks import Block
-from viiwork_core.config.values import Variable, Word
+from viiwork_core.config.values import Variable, Word, http_parts
 
 
 def _url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound or not value.isprintable():
+    parts = http_parts(value)
+    if parts is None or not value.isprintable():
         raise ValueError("must be an http or https URL, such as http://127.0.0.1:4318")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError("must be without a user, a query and a fragment; headers go into the variable of headers_env")

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import Annotated, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -27,6 +28,16 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 _MOST = (1 << 31) - 1
 """No count needs more, and some of those who read the figures on the wire have no room for more."""
+
+
+def http_parts(url: str) -> SplitResult | None:
+    """The parts of an http or https URL; None: it is none."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if sound else None
 
 
 def _word(value: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -139,3 +139,18 @@ class Policy(ABC):
     def observe(self, outcome: Outcome) -> None:
         """Learn from a request that ended. Sync, and never raises."""
         return
+
+    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
+        """In a few words, why `first`, an id of `candidates`, was ranked first; empty: the policy does not say.
+
+        `viiwork why` shows it. Called when somebody asks, some time after `rank` and with what that was given: it must
+        not go by what the policy has learned since, and changes nothing. An error costs only the words. Since API 1.3.
+        """
+        return ""
+
+    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
+        """What the ranking went by, in ms, by id, lower being better; empty: it went by something else.
+
+        The column PRICE of `viiwork why`. Called as `explain` is. Since API 1.3.
+        """
+        return {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import anyio
 
@@ -136,19 +137,6 @@ class Guard:
             raise PluginError(self._strikes.strike(f"{what} failed: {reason(error)}")) from error
 
 
-@runtime_checkable
-class Explains(Protocol):
-    """A policy that can say why. Both are called later than `rank`, with what that was given, when somebody asks."""
-
-    def prices(self, query: Query, candidates: Sequence[Candidate]) -> Mapping[str, float]:
-        """What the ranking went by, lower being better, by candidate; empty: it went by something else."""
-        ...
-
-    def explain(self, query: Query, candidates: Sequence[Candidate], first: str) -> str:
-        """In a few words, why `first` was ranked first."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a ranking is as it is."""
@@ -197,12 +185,12 @@ class GuardedPolicy(Policy):
     def why(self, by: str, query: Query, candidates: Sequence[Candidate], first: str) -> Reason:
         """Why the policy `by` ranked `first` first, as far as it says."""
         policy = self._policy if by == self._policy.name else self._fallback
-        if not isinstance(policy, Explains):
-            return Reason("", {})
         try:
             rule, prices = policy.explain(query, candidates, first), policy.prices(query, candidates)
             known = {place.id: float(prices[place.id]) for place in candidates if place.id in prices}
-            return Reason(str(rule)[:_MAX_REASON], known)
+            # An endless price is one way to say "last", and cannot be written as JSON.
+            finite = {id_: price for id_, price in known.items() if math.isfinite(price)}
+            return Reason(str(rule)[:_MAX_REASON], finite)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # plugin code
             # No strike: whoever may ask could bench a policy that ranks well.
             return Reason(f"it could not say: {reason(error)}", {})

@@ -2,7 +2,7 @@
 
     python -m viiwork_core.testing.pages docs/plugins
 
-hooks.md and api.txt anew; in testing.md only what stands between the marks.
+hooks.md and api.txt as a whole; in testing.md only what is between the marks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with `hookimpl`, and may state the plugin API that it was written for: `VIIWORK_
 This viiwork has plugin API {API_MAJOR}.{API_MINOR}. It refuses a plugin that was written for another first number or a
 higher second one, in one sentence that `viiwork plugin list` shows.
 
-The hooks only collect classes, and commands. What classes implement stands in `viiwork_core/contracts/`;
+The hooks only collect classes, and commands. What classes implement is in `viiwork_core/contracts/`;
 [api.txt](api.txt) lists every public name with its signature.
 """
 

@@ -219,6 +219,20 @@ async def observe_never_throws(case: PolicyCase) -> None:
     require({one.id for one in places}.issuperset(ranked(policy, asked, places)), "what it learnt spoils its ranking")
 
 
+async def says_why(case: PolicyCase) -> None:
+    policy = case.made()
+    for asked, places in requests(case):
+        for first in (one.id for one in places):
+            with blaming(f"explain({first})"):
+                words = policy.explain(asked, places, first)
+            require(isinstance(words, str), f"explain returns {words!r}, which is no text")
+        with blaming(f"prices of {len(places)} places"):
+            prices = dict(policy.prices(asked, places))
+        odd = {id_: price for id_, price in prices.items() if not isinstance(price, int | float) or price != price}
+        require(not odd, f"prices that are no numbers: {odd}")
+        require({one.id for one in places}.issuperset(prices), f"prices what is no candidate: {sorted(prices)}")
+
+
 POLICY_CLAUSES: tuple[Clause[PolicyCase], ...] = (
     Clause(1, "the name is a lowercase word and Options derives from PluginOptions", name_is_a_word),
     Clause(2, "bad options are refused with ValidationError or ConfigError", bad_options_are_refused_politely),
@@ -230,6 +244,7 @@ POLICY_CLAUSES: tuple[Clause[PolicyCase], ...] = (
     Clause(8, "1,000 candidates cost no more than sorting them would", cost_grows_with_the_candidates),
     Clause(9, "rank reads no clock, touches no file or socket, and prints nothing", rank_only_computes),
     Clause(10, "observe never throws, and spoils no ranking", observe_never_throws),
+    Clause(11, "explain returns text for any candidate, and prices numbers by id", says_why),
 )
 
 

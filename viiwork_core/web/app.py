@@ -17,6 +17,7 @@ from viiwork_core.web.access import Access, Handler
 from viiwork_core.web.error_pages import send_error
 from viiwork_core.web.openai import read_endpoints
 from viiwork_core.web.pages import is_page
+from viiwork_core.web.request_ids import is_anthropic, told_twice
 from viiwork_core.web.surface import Surface
 
 OpenNode = Callable[[], AbstractAsyncContextManager[Surface]]
@@ -77,7 +78,7 @@ class Application:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http" and self._access is not None:
-            await self._access(scope, receive, send)
+            await self._access(scope, receive, told_twice(send) if is_anthropic(scope["path"]) else send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 

@@ -14,7 +14,7 @@ from viiwork_core.web.error_pages import send_error
 METHODS: Final = b"GET, POST, OPTIONS"
 MAX_AGE_S: Final = 600
 EXPOSED: Final = (
-    b"X-Request-Id, X-Viiwork-Node, X-Viiwork-Origin, X-Viiwork-Model, X-Viiwork-Alias, X-Viiwork-Backend, "
+    b"X-Request-Id, Request-Id, X-Viiwork-Node, X-Viiwork-Origin, X-Viiwork-Model, X-Viiwork-Alias, X-Viiwork-Backend, "
     b"X-Viiwork-Queued-Ms, X-Gpu-Backend, Retry-After"
 )
 

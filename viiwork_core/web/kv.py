@@ -1,7 +1,8 @@
 """/v1/kv: the caches that move, as the operator sees them.
 
 GET  /v1/kv             {"node", "store", "models": [...], "sessions": [...], "forgotten"}
-POST /v1/kv/forget      {"session": NAME or KEY} -> {"node", "sessions", "replicas", "members": {alive, have, missing}}
+POST /v1/kv/forget      {"session": NAME or KEY} -> {"node", "sessions", "held", "replicas",
+                        "members": {alive, have, missing}}
                         {"turns": {KEY: TURN}}, from a member -> {"node", "replicas"}; it goes no further
 GET  /v1/kv/forgotten   the table of forgotten sessions, for members
 """
@@ -49,7 +50,14 @@ async def _forgotten(ledger: KvLedger, raw: bytes) -> dict[str, object]:
     example = '{"session": "NAME OR KEY"}'
     wanted = decoded(raw, _Wanted, example)
     if wanted.session and not wanted.turns:
-        return await ledger.forget(wanted.session)
+        return await _everywhere(ledger, wanted.session)
     if wanted.turns and not wanted.session:
         return await ledger.told(wanted.turns)
     raise InvalidRequest("session: is missing", remedy=f"send {example}")
+
+
+async def _everywhere(ledger: KvLedger, name: str) -> dict[str, object]:
+    """Forget a session. "held": how many of this node's caches, as GET /v1/kv lists them, were its until then."""
+    before = ledger.overview()["sessions"]
+    answer = await ledger.forget(name)
+    return {**answer, "held": sum(one["session"] in answer["sessions"] for one in before)}

@@ -11,7 +11,7 @@ class MdnsOptions(PluginOptions):
     """How nodes find each other on the local network by themselves."""
 
     mdns: bool | Literal["auto"] = "auto"
-    """auto: on when mesh.network is lan, or unset, or when this block stands under the name mdns. true: on beside any
+    """auto: on when mesh.network is lan, or unset, or when this block is under the name mdns. true: on beside any
     other network. false: off."""
 
     interface: str = ""

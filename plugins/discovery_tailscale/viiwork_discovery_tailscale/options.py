@@ -21,7 +21,7 @@ class TailscaleOptions(PluginOptions):
     """Looking for nodes among the machines of the tailnet that this one is in."""
 
     enabled: bool | Literal["auto"] = "auto"
-    """auto: on when mesh.network is tailnet, or unset, or when this block stands under the name tailscale. true: on
+    """auto: on when mesh.network is tailnet, or unset, or when this block is under the name tailscale. true: on
     beside any other network. false: off."""
 
     socket: Path = DEFAULT_SOCKET

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 import pytest
 
 from viiwork_core import Candidate, NoOptions, Query, Score
-from viiwork_core.builtin.policies import LeastBusy
+from viiwork_core.builtin.policies import LeastBusy, RoundRobin
 from viiwork_core.builtin.priced import CacheAware, Fastest, Priced
 from viiwork_core.clock import SystemClock
-from viiwork_core.registry.guard import Explains, GuardedPolicy
+from viiwork_core.registry.guard import GuardedPolicy
 
 FAST, SLOW = Score(100.0, 500.0), Score(100.0, 5000.0)
 SESSION = "5e" * 16
@@ -70,7 +71,7 @@ def test_where_nobody_has_a_score_least_busy_speaks() -> None:
 
 def test_least_busy() -> None:
     policy = LeastBusy(NoOptions())
-    assert isinstance(policy, Explains)
+    assert policy.prices(query(), [place("a")]) == {}
     assert policy.explain(query(), [place("a")], "a") == "most free slots"
     held = [place("a"), place("b", held=1)]
     assert policy.explain(query(SESSION, continues=True), held, "b") == "it holds tokens of the session"
@@ -87,3 +88,29 @@ def test_a_policy_whose_words_fail_is_not_benched_for_them() -> None:
     reason = guarded.why("fastest", query(), [place("a")], "a")
     assert (reason.rule, reason.prices) == ("it could not say: RuntimeError: no words", {})
     assert strikes == []
+
+
+def test_words_alone_are_enough() -> None:
+    class Wordy(RoundRobin):
+        def explain(self, query: Query, candidates: object, first: str) -> str:
+            return f"it is the turn of {first}"
+
+    guarded = GuardedPolicy(Wordy(NoOptions()), clock=SystemClock())
+    reason = guarded.why("round_robin", query(), [place("a")], "a")
+    assert (reason.rule, reason.prices) == ("it is the turn of a", {})
+
+
+def test_a_policy_need_not_explain_itself() -> None:
+    guarded = GuardedPolicy(RoundRobin(NoOptions()), clock=SystemClock())
+    reason = guarded.why("round_robin", query(), [place("a")], "a")
+    assert (reason.rule, reason.prices) == ("", {})
+
+
+def test_a_price_without_end_is_left_out() -> None:
+    class Dear(Fastest):
+        def prices(self, query: Query, candidates: object) -> dict[str, float]:
+            return {"a": 1.0, "b": math.inf, "c": math.nan}
+
+    guarded = GuardedPolicy(Dear(NoOptions()), clock=SystemClock())
+    places = [place("a"), place("b"), place("c")]
+    assert guarded.why("fastest", query(), places, "a").prices == {"a": 1.0}

@@ -11,7 +11,8 @@ from typing import TypeVar
 import pytest
 
 from viiwork_core import FoundModel, Vendor
-from viiwork_core.cli.dialogue import Dialogue
+from viiwork_core.cli import dialogue
+from viiwork_core.cli.dialogue import Dialogue, only_routable
 from viiwork_core.cli.opinion import Opinion, opinion
 from viiwork_core.cli.prompts import Check, Prompts
 from viiwork_core.engines.gpus.gpu import Gpu
@@ -229,3 +230,26 @@ def test_the_opinion_is_that_of_loader_and_engine(registry: Registry, tmp_path: 
     assert "is not a file" in gone.refusals["m"][0]
     large = of(Line("m", "llamacpp", found("m", 60).model, 8192, gpus=(0,), on_card=True))
     assert large.notes["m"][0].startswith("it may not fit: it needs ")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "only"),
+    [
+        (["127.0.0.1", "::1", "192.168.1.7", "fe80::1%eth0", "00:11:22:33:44:55"], "192.168.1.7"),
+        (["127.0.0.1", "192.168.1.7", "fd00::7"], "192.168.1.7"),
+        (["127.0.0.1", "169.254.3.4", "fd00::7"], "fd00::7"),
+        (["192.168.1.7", "10.0.0.7"], ""),
+        (["127.0.0.1", "::1"], ""),
+    ],
+)
+def test_the_only_address_that_others_reach(addresses: list[str], only: str) -> None:
+    assert only_routable(addresses) == only
+
+
+def test_without_a_default_route_the_only_address_is_proposed(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogue, "usual_address", lambda: "")
+    monkeypatch.setattr(dialogue, "_addresses", lambda: iter(["127.0.0.1", "192.168.1.7"]))
+    meeting = Dialogue(Prepared(""), registry).address(Meeting("secured", network="seeds"))
+    assert meeting.advertise == "192.168.1.7"

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from viiwork_core.cli import main
+from viiwork_core.config import paths
 from viiwork_core.security.join_code import decode
 
 SECRET = bytes(range(32))
@@ -45,6 +46,29 @@ def test_an_open_mesh_has_a_code_without_one(tmp_path: Path) -> None:
     result = run(tmp_path, open=True)
     assert decode(result.stdout).secret is None
     assert "no secret" in result.stderr
+
+
+def without_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch, secret: str | None) -> Result:
+    """On a machine where no configuration stands in the usual places."""
+    monkeypatch.setattr(paths, "config_files", lambda environ: (folder / "none.yaml",))
+    environ = {"HOME": str(folder), "VIIWORK_PLUGINS": "", "VIIWORK_MESH_SECRET": secret}
+    return CliRunner(env=environ).invoke(main.cli, ["join-code", "--address", "192.0.2.7:7000"], prog_name="viiwork")
+
+
+def test_that_there_is_no_configuration_is_told_before_any_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = without_a_file(tmp_path, monkeypatch, None)
+    assert result.exit_code == 1
+    what, remedy = result.stderr.splitlines()
+    assert what == f"no configuration is found ({tmp_path / 'none.yaml'}): there is no mesh here to join"
+    assert remedy == "remedy: run `viiwork init` first, or name the node's file: --config FILE"
+
+
+def test_a_node_by_the_defaults_has_a_code_with_the_secret_of_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decode(without_a_file(tmp_path, monkeypatch, TEXT).stdout).secret == SECRET
 
 
 def test_as_json(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from viiwork_core import API_MAJOR, API_MINOR
 from viiwork_core.cli import main, serve
+from viiwork_core.config import paths
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError
 from viiwork_core.registry.registry import Registry
@@ -96,6 +97,27 @@ def test_config_check_sums_up_a_good_file(tmp_path: Path) -> None:
     assert result.stderr == "warning: power (line 3): not built yet, ignored\n"
 
 
+def test_config_check_finds_the_file_that_a_node_would_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "viiwork.yaml"
+    monkeypatch.setattr(paths, "config_files", lambda environ: (tmp_path / "none.yaml", file))
+    file.write_text("node: {name: box}\nmesh: {network: none}\n")
+    result = run("config", "check")
+    assert result.exit_code == 0
+    assert result.stdout == f"ok: {file}: node box, models: none, policy: fastest, discovery: none\n"
+    file.write_text("routing: {policy: x}\n")
+    assert "routing.policy (line 1)" in run("config", "check").stderr
+
+
+def test_config_check_says_that_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = tmp_path / "none.yaml"
+    monkeypatch.setattr(paths, "config_files", lambda environ: (nowhere,))
+    result = run("config", "check")
+    said, problem = result.stderr.splitlines()
+    assert said == f"warning: no configuration in {nowhere}: the defaults are checked; `viiwork init` writes one"
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert problem.startswith("mesh.network: is not set, and no discovery is installed"), "as for a node that starts so"
+
+
 def test_config_check_prints_every_problem(tmp_path: Path) -> None:
     file = tmp_path / "v.yaml"
     file.write_text("mesh: {network: none}\nrouting: {policy: x}\nmodels: [{name: m, engine: acme, context: 1}]\n")
@@ -114,7 +136,7 @@ def test_config_check_of_a_missing_file(tmp_path: Path) -> None:
     assert result.stderr.splitlines()[-1] == "remedy: name a readable file"
 
 
-@pytest.mark.parametrize("args", [["config", "check"], ["nothing"], ["plugin", "list", "--wrong"]])
+@pytest.mark.parametrize("args", [["config", "docs"], ["nothing"], ["plugin", "list", "--wrong"]])
 def test_wrong_usage_exits_with_2(args: list[str]) -> None:
     assert run(*args).exit_code == 2
 
@@ -135,6 +157,17 @@ def test_a_node_without_a_configuration_tells_where_one_was_looked_for() -> None
     assert told["event"] == "no configuration file"
     assert told["looked_at"].endswith("viiwork/viiwork.yaml")
     assert "viiwork init" in told["remedy"]
+
+
+@pytest.mark.parametrize(("api", "level"), [({}, "info"), ({"max_connections": 16384}, "warning")])
+def test_fewer_connections_matter_where_they_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, api: dict[str, int], level: str
+) -> None:
+    monkeypatch.setattr(serve, "allow_many_connections", lambda: 900)
+    with structlog.testing.capture_logs() as logs:
+        assert serve._most_connections(Config.model_validate({"api": api})) == 900
+    (told,) = logs
+    assert (told["event"], told["log_level"]) == ("fewer connections than api.max_connections", level)
 
 
 def test_a_small_command_imports_no_server() -> None:

@@ -25,8 +25,8 @@ def test_all_duplicate_keys_are_named_with_their_lines() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("a: 1\nb: {c: 1, c: 2}\na: 2\n", "t")
     assert caught.value.message.splitlines() == [
-        "a (line 1): stands twice, on lines 1 and 3",
-        "b.c (line 2): stands twice, on lines 2 and 2",
+        "a (line 1): appears twice, on lines 1 and 3",
+        "b.c (line 2): appears twice, on lines 2 and 2",
     ]
 
 
@@ -47,7 +47,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
 
 @pytest.mark.parametrize("text", [BOMB, MERGE_BOMB, "a: &a [*a]\n", "a: &a {b: *a}\n"])
 def test_aliases_that_stand_for_too_much_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="aliases stand for too much"):
+    with pytest.raises(ConfigError, match="aliases expand to too much"):
         parse(text, "t")
 
 

@@ -135,7 +135,7 @@ models:
         ("routing: {radio: {}}", "routing.radio (line 1): unknown key: routing.policy does not name it"),
         ("routing: {policy: acme, acme: 1}", "routing.acme (line 1): must be a block of keys"),
         ("routing: {performance: 3}", "routing.performance (line 1): must be true or false"),
-        ("routing: {performance: false, policy: x}", "routing.performance (line 1): stands beside routing.policy"),
+        ("routing: {performance: false, policy: x}", "routing.performance (line 1): cannot be set beside"),
         (MODEL % ", other: {}", "models[0].other (line 2): unknown key: models[0].engine does not name it; options"),
         (MODEL % ", acme: [1]", "models[0].acme (line 2): must be a block of keys"),
         (MODEL % ", source: 'x:y'", "models[0].source (line 2): not built yet; give the file's place as path"),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from viiwork_core.cli.command_lines import CommandLine, command_lines
 from viiwork_core.cli.doctor.situation import Situation, ok, problem, split, warning
 from viiwork_core.contracts.doctor import Finding
 from viiwork_core.engines.commands import Commands
 from viiwork_core.setup.programs import runs
+
+FILES: Final = "files"
+"""The topic that tells of models that are not there."""
 
 _README = "see the README of the engine's plugin"
 
@@ -19,6 +23,9 @@ async def binaries(situation: Situation) -> Sequence[Finding]:
     if machine is None or not machine.resolved.models:
         return []
     lines = await command_lines(machine.config, machine.resolved, situation.environ)
+    if FILES in situation.topics:
+        missing = [model.path for model in machine.config.models if model.path is not None and not model.path.exists()]
+        lines = [line for line in lines if not any(str(path) in (line.problem or "") for path in missing)]
     run = Commands("doctor").run
     programs = dict.fromkeys(line.argv[0] for line in lines if line.argv)
     return [*_starts(lines), *[await runs(program, run) for program in programs]]

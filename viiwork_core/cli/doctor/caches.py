@@ -53,8 +53,9 @@ async def _shared(running: Running, model: ModelConfig, timeout: float) -> Findi
     assert model.kv_share is not None
     mark = next((one.get("kv_share") for one in running.status["models"] if one["name"] == model.name), None) or {}
     if mark.get("state") == "off":
-        what = f"{model.name}: kv_share is off: {mark.get('reason', 'no reason is told')}"
-        return warning(what, "change what the reason names, or remove kv_share; a changed model or a start tries anew")
+        what = f"{model.name}: kv_share is off: {mark.get('reason', 'no reason is given')}"
+        remedy = "change what the reason names, or remove kv_share; a changed model or a start of the node tries again"
+        return warning(what, remedy)
     own = _kv(await running.api.get("/v1/capacity"), model.name)
     if own is None:
         return _unshared(running, model.name)
@@ -100,7 +101,7 @@ async def _moved(running: Running, model: ModelConfig, hosts: Sequence[str], tim
     now = await _changed(running, before, timeout)
     if now["failed"] > before["failed"] and now["sent"] == before["sent"]:
         what = f"{model.name}: the cache of a session could not be sent to {' or '.join(hosts)}"
-        return problem(what, "see `kv not sent` in this node's log: the reason stands there")
+        return problem(what, "see `kv not sent` in this node's log, which gives the reason")
     if now == before:
         what = f"{model.name}: the cache of a session was not sent within {timeout:g} s"
         return problem(what, "see this node's log (kv save, kv not sent); a slow disk or link needs --timeout")

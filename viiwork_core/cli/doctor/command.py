@@ -31,6 +31,7 @@ from viiwork_core.cli.doctor.ports import ports
 from viiwork_core.cli.doctor.report import Report
 from viiwork_core.cli.doctor.saturation import saturation
 from viiwork_core.cli.doctor.situation import Check, Machine, Running, Situation, ok, problem, warning
+from viiwork_core.cli.doctor.telemetry import telemetry
 from viiwork_core.cli.operator import Operator, credentials, signer_of
 from viiwork_core.config.env_file import with_env_file
 from viiwork_core.config.load import find_config, load_config
@@ -51,6 +52,7 @@ CHECKS: Final[dict[str, Check]] = {
     "node": node,
     "ports": ports,
     "clock": clock,
+    "telemetry": telemetry,
     "mesh": mesh,
     "models": models,
     "kv_share": caches,
@@ -93,8 +95,8 @@ def doctor(
 ) -> None:
     """Look for what is wrong with this machine and its node, and say what to do about it.
 
-    Without a node it looks at what stands in the way of one; of a node that runs, it asks each model for short answers
-    besides, here and through other members. It changes nothing. Exits with 0 when all is well, 1 when there are
+    Without a node it looks for what would keep one from running. Of a node that runs, it also asks each model for short
+    answers, here and through other members. It changes nothing. Exits with 0 when all is well, 1 when there are
     warnings, 2 when there are problems.
     """
     if ctx.invoked_subcommand is not None:
@@ -131,7 +133,7 @@ async def _look(wishes: Wishes, report: Report) -> None:
         report.add("config", refusals(error, wishes.file))
     async with AsyncExitStack() as stack:
         running = await _running(wishes, config, stack, report)
-        situation = Situation(wishes.environ, wishes.timeout, machine, running)
+        situation = Situation(wishes.environ, wishes.timeout, machine, running, frozenset(wishes.topics))
         for topic in (name for name in CHECKS if name in wishes.topics):
             report.add(topic, await _checked(CHECKS[topic], situation))
         if PLUGINS in wishes.topics:

@@ -63,7 +63,7 @@ def _mode(machine: Machine, situation: Situation) -> tuple[Finding, SecretRing |
             return warning(what, f"set {config.secret_env} here as for the node"), None, False
         return problem(error.message, error.remedy or f"correct {config.secret_env}"), None, False
     if secret is None:
-        return ok("the mesh is open (mesh.open): whoever reaches the port can join"), None, True
+        return ok("the mesh is open (mesh.open): anybody who reaches the port can join"), None, True
     ids = " and ".join(one.id for one in secret.all)
     what = f"the mesh is secured by {config.secret_env} (id {ids}: the same on all its nodes)"
     return ok(what), secret, True

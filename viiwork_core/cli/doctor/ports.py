@@ -12,6 +12,7 @@ from viiwork_core.config.schema import Config
 from viiwork_core.contracts.doctor import Finding
 from viiwork_core.errors import ViiworkError
 from viiwork_core.node.addresses import bind
+from viiwork_core.setup.meeting import usual_address
 from viiwork_core.setup.ports import KINDS, refusal
 
 _HOLDER = "stop what listens there, or choose another port"
@@ -30,6 +31,9 @@ async def ports(situation: Situation) -> Sequence[Finding]:
 
 def _free(machine: Machine) -> Iterator[Finding]:
     config = machine.config
+    if foreign := list(_foreign(config)):
+        yield from foreign
+        return
     try:
         places = bind(config, machine.resolved)
     except ViiworkError as error:
@@ -46,6 +50,29 @@ def _free(machine: Machine) -> Iterator[Finding]:
     elif places.awaited:
         what = "this machine has no address in the mesh's network yet: a node would wait for it"
         yield warning(what, "bring the network up, or set mesh.advertise")
+
+
+def _foreign(config: Config) -> Iterator[Finding]:
+    """Configured addresses on which this machine can listen at no port: they are not its own, as a rule."""
+    for key, host in _configured(config):
+        # At port 0, which is never taken: what is refused is the address.
+        if (why := refusal(host, 0, "tcp")) is not None:
+            own = usual_address()
+            remedy = f"set {key} to an address of this machine{f', such as {own}' if own else ''}"
+            yield problem(f"{key}: this machine cannot listen on {host}: {why}", remedy)
+
+
+def _configured(config: Config) -> Iterator[tuple[str, str]]:
+    """Keys that name an address to listen on, each with its address."""
+    if config.api.host:
+        yield "api.host", config.api.host
+    if config.mesh.network == "none":
+        return
+    if config.mesh.advertise:
+        yield "mesh.advertise", config.mesh.advertise
+    for model in config.models:
+        if model.kv_share and model.kv_share.address and not config.api.host:
+            yield f"models[{model.name}].kv_share.address", model.kv_share.address
 
 
 def _api(config: Config, hosts: str, *, in_mesh: bool) -> Iterator[Finding]:

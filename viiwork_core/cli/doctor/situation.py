@@ -63,6 +63,9 @@ class Situation:
     running: Running | None
     """None: no node runs."""
 
+    topics: frozenset[str] = frozenset()
+    """What else is looked at: one topic need not repeat what another says."""
+
 
 Check = Callable[[Situation], Awaitable[Sequence[Finding]]]
 

@@ -1,4 +1,4 @@
-"""viiwork top: what goes on in the mesh, in a terminal that is painted anew, or once."""
+"""viiwork top: what goes on in the mesh, in a terminal that is painted again and again, or once."""
 
 from __future__ import annotations
 

@@ -167,6 +167,38 @@ def test_ports_that_are_taken(tmp_path: Path) -> None:
         assert "api.port is 0: no firewall can be told" in result.output
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("mesh: {network: seeds, open: true, advertise: 203.0.113.7}", "mesh.advertise"),
+        ("mesh: {network: none}\napi: {host: 203.0.113.7}", "api.host"),
+        (
+            "mesh: {network: seeds, advertise: 127.0.0.1}\n"
+            "models: [{name: m, engine: llamacpp, path: m, context: 9000, kv_share: {group: g, address: 203.0.113.7}}]",
+            "models[m].kv_share.address",
+        ),
+    ],
+)
+def test_an_address_of_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, key: str) -> None:
+    monkeypatch.setenv("VIIWORK_PLUGINS", "llamacpp")
+    result = run(tmp_path, text, "--only", "ports", "--json")
+    (found,) = (one for one in json.loads(result.output) if one["topic"] == "ports")
+    assert found["what"].startswith(f"{key}: this machine cannot listen on 203.0.113.7: ")
+    assert found["remedy"].startswith(f"set {key} to an address of this machine")
+
+
+def test_a_missing_model_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIIWORK_PLUGINS", "llamacpp")
+    text = f"{ALONE}models: [{{name: m, engine: llamacpp, path: '{tmp_path}/none.gguf', context: 4096}}]"
+
+    def problems(*args: str) -> list[str]:
+        found = json.loads(run(tmp_path, text, "--json", *args).output)
+        return [one["topic"] for one in found if f"{tmp_path}/none.gguf" in one["what"]]
+
+    assert problems() == ["files"]
+    assert problems("--only", "binaries") == ["binaries"]
+
+
 def test_ports_that_are_free(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
