@@ -17,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from viiwork_core.errors import ConfigError
+from viiwork_core.mesh.dialling import REDIALS_AT_ONCE
 from viiwork_core.mesh.membership import GUESSES_AT_ONCE, JOINS_AT_ONCE, KinshipMembership, LocalMember, Member
 from viiwork_core.security.secret import MeshSecret
 
@@ -169,7 +170,7 @@ def test_leaving_does_not_wait_for_dials_that_nobody_answers() -> None:
         await membership.start()
         with socket.create_server(("127.0.0.2", 0), backlog=64) as silent:
             address = f"127.0.0.2:{silent.getsockname()[1]}"
-            count = JOINS_AT_ONCE + GUESSES_AT_ONCE
+            count = JOINS_AT_ONCE + GUESSES_AT_ONCE + REDIALS_AT_ONCE
             membership.dials = tuple(asyncio.create_task(membership.join([address])) for _ in range(count))
             await asyncio.sleep(0)  # so that all are under way
             await membership.leave()

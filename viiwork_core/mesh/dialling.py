@@ -8,6 +8,10 @@ from typing import Final
 
 from viiwork_core.clock import Clock
 
+REDIALS_AT_ONCE: Final = 4
+"""Places where members were that are dialled at once, beside what discovery sees. Each may have been switched off, and
+takes a thread for five seconds then."""
+
 MAX_RECORDS: Final = 32_768
 """Addresses that are remembered. Beyond, all are forgotten, which costs a few vain dials."""
 
@@ -46,7 +50,7 @@ class Dialling:
         return (record.failures, record.due) if record else (0, 0.0)
 
     def note(self, address: str, *, answered: bool) -> None:
-        """It was tried, or it is a member's."""
+        """Record that the address was tried, or that it is a member's (`answered`)."""
         if len(self._records) >= MAX_RECORDS:
             self._records.clear()
         record = self._records.setdefault(address, _Record())

@@ -21,6 +21,7 @@ import kinship.blocking
 import structlog
 
 from viiwork_core.errors import ConfigError
+from viiwork_core.mesh.dialling import REDIALS_AT_ONCE
 from viiwork_core.mesh.event import EventKind, Listeners, MemberEvent
 from viiwork_core.mesh.member import (
     IPAddress,
@@ -130,7 +131,7 @@ class KinshipMembership:
         self._sieve = Sieve(local, network_kind(own) if secret is None else None)
         self._cluster = kinship.blocking.Cluster(_settings(local, own, mesh, self._ring, rejoin_interval))
         # One more than may wait for an answer: leaving, and a change of keys, wait for none of them.
-        threads = JOINS_AT_ONCE + GUESSES_AT_ONCE + 1
+        threads = JOINS_AT_ONCE + GUESSES_AT_ONCE + REDIALS_AT_ONCE + 1
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mesh-join")
         self._reader: threading.Thread | None = None
         self._refreshing = threading.Lock()

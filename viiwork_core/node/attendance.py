@@ -11,6 +11,7 @@ from viiwork_core.clock import Clock
 from viiwork_core.config.schema import Config
 from viiwork_core.contracts.discovery import Card, Discovery
 from viiwork_core.errors import ViiworkError
+from viiwork_core.mesh.address_book import FILE, AddressBook
 from viiwork_core.mesh.greeter import Greeter
 from viiwork_core.mesh.greeting import Caller
 from viiwork_core.mesh.joining import Joining
@@ -18,6 +19,7 @@ from viiwork_core.mesh.links import Links
 from viiwork_core.mesh.member import LocalMember
 from viiwork_core.mesh.membership import Gossip
 from viiwork_core.mesh.namesake import Namesakes
+from viiwork_core.mesh.redialling import Redialling
 from viiwork_core.mesh.rotation import Rotation
 from viiwork_core.security.ring import SecretRing
 from viiwork_core.security.signing import Signer
@@ -25,7 +27,7 @@ from viiwork_core.security.signing import Signer
 
 @dataclass(frozen=True)
 class Attendance:
-    """The loops beside the gossip: joining what is seen, changing the secret, and finding namesakes."""
+    """The loops beside the gossip: joining what is seen and who was gone, changing the secret, finding namesakes."""
 
     config: Config
     ring: SecretRing | None
@@ -57,7 +59,9 @@ class Attendance:
             age_s=lambda: self.clock.monotonic() - self.began,
             refuse=self.refuse,
         )
-        loops: list[Coroutine[Any, Any, None]] = [joining.run(card), namesakes.run()]
+        book = AddressBook(self.config.node.state_dir / FILE, self.clock, mesh=self.config.mesh.name)
+        redialling = Redialling(self.gossip, book, self.clock)
+        loops: list[Coroutine[Any, Any, None]] = [joining.run(card), redialling.run(), namesakes.run()]
         if self.ring is not None:
             loops.append(Rotation(self.gossip, self.ring, self.clock).run())
         async with asyncio.TaskGroup() as group:
