@@ -90,7 +90,7 @@ class Berth:
             self._give_up_turn()
 
     async def _follow(self, plan: BackendPlan, tools: Tools) -> None:
-        """As long as this plan is the wanted one."""
+        """Do what this plan says, for as long as it is the wanted one."""
         while self._plan == plan:
             self._changed.clear()
             if self._parked:

@@ -124,7 +124,7 @@ async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 def _told(work: Future[None]) -> None:
-    """Nobody waits for what runs as long as the node: its failure must not wait for the node's end to be seen."""
+    """Log a failure now: nobody awaits what runs as long as the node, so it would be seen at the node's end only."""
     if not work.cancelled() and (error := work.exception()) is not None:
         _log.error("work on the control loop failed", exc_info=error)
 

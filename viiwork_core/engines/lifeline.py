@@ -15,12 +15,14 @@ import structlog
 
 from viiwork_core.engines.environment import clean_environment
 from viiwork_core.engines.process import start_process
+from viiwork_core.errors import ViiworkError
 
 _log = structlog.get_logger("viiwork.engines")
 
 _SCRIPT = Path(__file__).with_name("sitter.py")
 _END_BUDGET = 5.0
-_RESTART_AFTER = 1.0
+RESTART_AFTER = 1.0
+"""Seconds before a sitter that ended is replaced, and before another attempt where that failed."""
 
 
 class Sitter:
@@ -49,6 +51,8 @@ class Sitter:
         assert self._keeper is not None
         assert self._process is not None
         self._keeper.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([self._keeper])
         self._close()
         with anyio.CancelScope(shield=True), anyio.move_on_after(_END_BUDGET):
             await self._process.wait()
@@ -85,8 +89,17 @@ class Sitter:
             await self._process.wait()
             self._close()
             _log.warning("the sitter ended and is started again: until then a killed node leaves its engines behind")
-            await anyio.sleep(_RESTART_AFTER)
+            while not await self._restarted():
+                continue
+
+    async def _restarted(self) -> bool:
+        await anyio.sleep(RESTART_AFTER)
+        try:
             await self._start()
+        except (ViiworkError, OSError) as error:
+            _log.error("the sitter cannot be started again", reason=str(error))
+            return False
+        return True
 
     def _tell(self, line: str) -> None:
         if self._pipe is not None:

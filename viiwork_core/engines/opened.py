@@ -42,7 +42,7 @@ class _Object(Generic[C]):
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def open(self) -> None:
-        """Once, whoever comes first; a failure stands for as long as somebody holds the object."""
+        """Once, for the first user. A failure is kept until nobody uses the object any more."""
         async with self.turn:
             if self.opened or self.failure:
                 return

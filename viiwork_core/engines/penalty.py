@@ -35,7 +35,7 @@ class Penalty:
     span: float = FIRST
     """Seconds that the last failure holds it off, and a trial all others."""
 
-    def stands(self, now: float) -> bool:
+    def active(self, now: float) -> bool:
         """Whether the place should be passed over."""
         return now < self.until
 

@@ -184,19 +184,23 @@ async def start_process(
         with anyio.CancelScope(shield=True):
             await _undo(starting)
         raise
-    except (FileNotFoundError, PermissionError, NotADirectoryError, ValueError) as error:
+    except (OSError, ValueError) as error:
+        raise _not_started(argv[0], error) from error
+
+
+def _not_started(program: str, error: OSError | ValueError) -> ConfigError | EngineRefused:
+    """A ConfigError for what another attempt would not help. ValueError: a name that no program can have."""
+    name = Path(program).name
+    if isinstance(error, ValueError | FileNotFoundError | PermissionError | NotADirectoryError):
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"cannot start {argv[0]}: {reason}",
-            remedy=f"install {Path(argv[0]).name}, or name the right file in the model's options",
-        ) from error
-    except OSError as error:
-        if error.errno in _OTHER_MACHINE:
-            raise ConfigError(
-                f"cannot start {argv[0]}: {error.strerror}; it is no program for this machine ({platform.machine()})",
-                remedy=f"install a {Path(argv[0]).name} that was built for it; a script needs a first line: #!/bin/sh",
-            ) from error
-        raise EngineRefused(f"cannot start {argv[0]}: {error.strerror or error}") from error
+        remedy = f"install {name}, or name the right file in the model's options"
+        return ConfigError(f"cannot start {program}: {reason}", remedy=remedy)
+    if error.errno in _OTHER_MACHINE:
+        return ConfigError(
+            f"cannot start {program}: {error.strerror}; it is no program for this machine ({platform.machine()})",
+            remedy=f"install a {name} that was built for it; a script needs a first line: #!/bin/sh",
+        )
+    return EngineRefused(f"cannot start {program}: {error.strerror or error}")
 
 
 async def _undo(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:

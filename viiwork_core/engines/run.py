@@ -30,7 +30,7 @@ class Run:
     hopeless: bool = False
 
     def end(self, reason: str, *, by_itself: bool = False, hopeless: bool = False) -> None:
-        """The first reason stands. `by_itself`: nobody ended it. `hopeless`: another launch would end the same way."""
+        """The first reason counts. `by_itself`: nobody ended it. `hopeless`: another launch would end the same way."""
         if not self.reason:
             self.reason, self.by_itself, self.hopeless = reason, by_itself, hopeless
         self.scope.cancel()

@@ -112,7 +112,7 @@ class SlotBook:
                 backend.set(slot, SlotState.FREE, at=self._clock.monotonic())
 
     def _hear_count(self, backend: Occupancy, busy: int, asked_at: float) -> None:
-        """A bare number of busy slots. Which they are follows from the book, so it must have stood still since."""
+        """A bare number of busy slots. Which ones follows from the book, so the book must not have changed since."""
         if any(asked_at <= slot.changed_at for slot in backend.slots):
             return
         aborted = sorted((s for s in backend.slots if s.state in ABORTED), key=lambda s: (s.changed_at, s.id))
@@ -218,13 +218,13 @@ class SlotBook:
     def trusts(self, model: str) -> bool:
         """Whether a backend of the model serves that has not just refused or failed; False too where none serves."""
         now = self._clock.monotonic()
-        return any(one.serves and not one.penalty.stands(now) for one in self._of(model))
+        return any(one.serves and not one.penalty.active(now) for one in self._of(model))
 
-    def open_backends(self, model: str, weight: int = 1) -> tuple[tuple[BackendView, int], ...]:
-        """The healthy backends of `model` with room for `weight` slots, each with its number of free ones."""
+    def open_backends(self, model: str) -> tuple[tuple[BackendView, int], ...]:
+        """The healthy backends of `model` with free slots, each with their number."""
         known = self._of(model)
         over = self._passed_over(known)
-        return tuple([(one.view, free) for one in known if (free := one.free) >= weight and one not in over])
+        return tuple([(one.view, free) for one in known if (free := one.free) and one not in over])
 
     def room(self, model: str) -> Room | None:
         """Sums over the model's healthy backends; None: this node has no backend of that model, or none that stays."""

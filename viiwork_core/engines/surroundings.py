@@ -1,4 +1,4 @@
-"""What a launch is told about this machine, and whether its process is then on the cards it was given."""
+"""What a launch must know about this machine, and whether its process ends up on the cards it was given."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _one() -> int:
 
 
 class Surroundings:
-    """Of all backends of a node. On the control loop."""
+    """The surroundings of all backends of a node. On the control loop."""
 
     def __init__(self, cards: Cards | None = None, backends: Callable[[], int] = _one) -> None:
         self._cards = cards

@@ -113,7 +113,7 @@ class CapacityPolls:
         try:
             report = await self._report(member, answers)
         except ViiworkError as error:
-            # The old report stands, for lists of what there is.
+            # The old report is kept, for lists of what there is.
             self._silent(member, asked_at)
             self._isolation.failed(_process(member))
             answers.failed(member, error.message)
@@ -140,7 +140,7 @@ class CapacityPolls:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A report that its tag stands for."""
+    """A report, and the tag that its text was sent with."""
 
     tag: str
     report: CapacityReport

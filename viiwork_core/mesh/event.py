@@ -1,4 +1,4 @@
-"""What happens to members, as the gossip engine tells it, and who is told."""
+"""What happens to members, as the gossip engine reports it, and who is notified."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Listeners:
         self._queues: set[_Backlog] = set()
 
     def bell(self) -> Bell:
-        """One that `ring` rings from now on. `hang_up` it in the end."""
+        """A bell that `ring` rings from now on, until it is given to `hang_up`."""
         bell = Bell(asyncio.get_running_loop())
         self._bells.add(bell)
         return bell

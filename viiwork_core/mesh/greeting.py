@@ -47,7 +47,7 @@ class Caller:
 
 
 def read_caller(query: str) -> Caller | None:
-    """What stands in the query; None: it makes no sense, or says nothing."""
+    """The caller that a query describes; None: it makes no sense, or is empty."""
     fields = dict(parse_qsl(query[:_MAX_QUERY], max_num_fields=8)) if len(query) <= _MAX_QUERY else {}
     try:
         caller = msgspec.convert(fields, type=_Query)

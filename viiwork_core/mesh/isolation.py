@@ -28,13 +28,13 @@ class Isolation:
             _log.info("other nodes answer again", node=process[0])
 
     def failed(self, process: tuple[str, str]) -> None:
-        """One that answered before has not. What never answered says nothing about this machine."""
+        """(node, node_id) has not answered. One that never answered says nothing about this machine."""
         if process in self._answers:
             self._answers[process] = False
             self._look()
 
     def gone(self, process: tuple[str, str]) -> None:
-        """It is no member any more: it left, or was silent for long enough to count as dead."""
+        """(node, node_id) is no member any more: it left, or was silent for long enough to count as dead."""
         if self._answers.pop(process, True) and not self._answers:
             self.isolated = False
 

@@ -64,7 +64,7 @@ class _Source:
         return self.discovery.name
 
     async def close(self) -> None:
-        """Once, whatever it did before: by a guard that knows of no failures."""
+        """Close the discovery, with a guard of its own: one that benched it for failures would not let it be closed."""
         guard = Guard(self.label, clock=self._clock)
         try:
             await guard.call("close", CLOSE_S, lambda: self.discovery.__aexit__(None, None, None))
@@ -88,7 +88,7 @@ class _Source:
             _log.warning(event, reason=reason, **details)
 
     def settle(self, key: str) -> None:
-        """It goes well."""
+        """Forget a complaint, since it goes well again."""
         self._complaints.pop(key, None)
 
     def forget_all_but(self, addresses: Iterable[str]) -> None:
@@ -200,7 +200,7 @@ class Joining:
         source.complain(address, verdict or _COULD_NOT, reason, address=address, source=sighting.source)
 
     async def _answers(self, address: str, sighting: Sighting) -> bool | None:
-        """None: another source saw it too, and it is being tried."""
+        """Whether somebody answers there; None: another source saw it too, and it is being tried."""
         if address in self._in_progress:
             return None
         self._in_progress.add(address)

@@ -131,6 +131,11 @@ def split_address(address: str) -> tuple[IPAddress, int]:
     return ip, _port(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """ip:port, IPv6 in brackets: what `split_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def describe(local: LocalMember) -> dict[str, str]:
     """What this process says of itself: what `read_member` reads."""
     meta = {

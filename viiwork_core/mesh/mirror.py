@@ -23,7 +23,7 @@ _PLACES: Final = 16
 
 
 class _Told(msgspec.Struct):
-    """An event as it stands on the wire. What it says of its node is not read: the connection says that."""
+    """An event on the wire. Its field for the node is not read: the connection says whose event it is."""
 
     t: Annotated[int, Meta(ge=0, le=1 << 40)]
     type: Literal["request", "backend", "system", "alias"]
@@ -46,7 +46,7 @@ def read_event(line: bytes) -> Event:
 
 
 class Mirror:
-    """One process's events. What is told twice, after the connection broke, is known once. Pure."""
+    """One process's events. One that is repeated after the connection broke is kept once. Pure."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

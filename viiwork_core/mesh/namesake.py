@@ -38,7 +38,7 @@ class Namesakes:
         age_s: Callable[[], float],
         refuse: Callable[[ViiworkError], None],
     ) -> None:
-        """`refuse` is told once that this process must end; `age_s`: seconds since it began."""
+        """`refuse` is called, once, when this process must end; `age_s`: seconds since it began."""
         self._gossip = gossip
         self._greeter = greeter
         self._node_id = node_id

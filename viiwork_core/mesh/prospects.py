@@ -23,7 +23,8 @@ from viiwork_core.mesh.member import split_address
 from viiwork_core.mesh.membership import GUESSES_AT_ONCE, Membership
 
 MAX_UNCERTAIN: Final = 8192
-"""Uncertain sightings of one source in one look that are taken."""
+"""Uncertain sightings of one source in one look that are taken, and those of all sources that wait to be dialled. What
+is left out is seen again at the next look."""
 
 LONGEST_S: Final = 1800.0
 """Longest wait between two dials of a machine that never answered."""
@@ -63,7 +64,8 @@ class Prospects:
             (answered if dialling.has_answered(sighting.address) else unknown).append(sighting)
         due = [one for one in unknown if dialling.is_due(one.address)]
         for one in sorted(due, key=lambda sighting: dialling.order(sighting.address)):
-            if one.address not in self._queued:  # a source may see it twice
+            # A source may see one twice.
+            if one.address not in self._queued and len(self._queued) < MAX_UNCERTAIN:
                 self._queued.add(one.address)
                 self._waiting.put_nowait(one)
         return answered

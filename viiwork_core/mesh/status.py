@@ -140,7 +140,7 @@ def read_status(raw: bytes, member: Member) -> MemberStatus:
 
 
 def own_status(status: dict[str, Any]) -> MemberStatus | None:
-    """This node's own, in the same shape; None when other nodes would refuse it, too."""
+    """This node's own status in the shape that members read; None when other nodes would refuse it, too."""
     try:
         return msgspec.convert(status, MemberStatus)
     except msgspec.ValidationError:

@@ -28,7 +28,7 @@ _log = structlog.get_logger("viiwork.mesh")
 
 @dataclass(slots=True)
 class _Known:
-    """One member's."""
+    """What is known of one member's status."""
 
     asked_at: float
     status: MemberStatus | None = None

@@ -38,7 +38,7 @@ class Page(msgspec.Struct):
 
 
 class _Past(msgspec.Struct):
-    """What stands beside a name's greatest write."""
+    """What is stored beside a name's greatest write."""
 
     history: tuple[msgspec.Raw, ...] = ()
     age_h: Annotated[int, Meta(ge=0, le=MAX_VERSION)] = 0
@@ -52,7 +52,7 @@ class TableText(Generic[W]):
     table: type[Table[W]]
     write: type[W]
     field: str
-    """Where the names stand; also what people call all of them."""
+    """The JSON field that holds the names; also what people call all of them."""
 
     one: str
     """What people call one of them."""

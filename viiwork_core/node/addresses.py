@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from viiwork_core.config.schema import Config
 from viiwork_core.errors import ConfigError, ViiworkError
+from viiwork_core.mesh.member import join_address
 from viiwork_core.node.own_address import own_address
 from viiwork_core.registry.options import Resolved
 
@@ -53,7 +54,7 @@ class Places:
     @property
     def url(self) -> str:
         """The API as a person on this machine types it."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return f"http://{join_address(self.host, self.port)}"
 
     def close(self) -> None:
         """Close what no server has taken over."""

@@ -51,7 +51,7 @@ class Arrival:
     """This node's address in the mesh, once it is in it."""
 
     refusal: Future[ViiworkError] = field(default_factory=Future)
-    """Why this process must end, once that is so."""
+    """Resolved with the reason when this process must end."""
 
     def __post_init__(self) -> None:
         self._began = self.clock.monotonic()
@@ -76,7 +76,7 @@ class Arrival:
         self.control.start(attendance.run(sources))
 
     async def later(self) -> None:
-        """The same, at the address that a discovery tells. Until it is done, the node has no mesh."""
+        """Wait until a discovery tells this node's address, then do the same there. Until then the node has no mesh."""
         listens: str | None = None
         network = self.config.mesh.network
         while True:

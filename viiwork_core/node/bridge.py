@@ -15,7 +15,7 @@ from viiwork_core.engines.surroundings import Cards
 class Bridge:
     """Carries one fleet's words to `book`, in their order; `changed` is called after each. Made on the data loop.
 
-    `cards`: what the fleet is told of the machine's GPUs.
+    `cards`: the machine's GPUs, for the fleet.
     """
 
     def __init__(self, book: SlotBook, changed: Callable[[], None], cards: Cards | None = None) -> None:
@@ -54,7 +54,7 @@ class Bridge:
         self._changed()
 
     async def _idle(self, backend_id: str) -> bool:
-        """Asked behind all that was said before, so that the book knows by then that the backend drains."""
+        """Asked after all that was published before, so that the book knows by then that the backend drains."""
         answer = asyncio.run_coroutine_threadsafe(self._ask(backend_id), self._loop)
         return await asyncio.wrap_future(answer)
 

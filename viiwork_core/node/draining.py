@@ -89,7 +89,7 @@ class Draining:
         self._round: _Round | None = None
         self._task: asyncio.Task[None] | None = None
         self.departure: Future[Then] = Future()
-        """What is to become of this process, once that is so."""
+        """Resolved with what this process does next, when a drain that is to end it is over."""
 
     def follow(self, caches: Caches, background: Background, *, ends: bool) -> None:
         """`ends`: whoever runs this node waits for `departure`."""
@@ -127,7 +127,8 @@ class Draining:
     @staticmethod
     def _change(one: _Round, timeout_s: float, then: Then | None) -> None:
         one.timeout_s, one.then = timeout_s, then or one.then
-        if one.limit is not None:
+        # One that has been reached is over, though what it has cut short may not have ended yet.
+        if one.limit is not None and not one.limit.expired():
             loop = asyncio.get_running_loop()
             one.limit.reschedule(loop.time() + timeout_s if timeout_s else None)
 
@@ -214,5 +215,5 @@ def _request(rid: str, account: Account) -> dict[str, str]:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Of the task, which is cancelled with whoever waits for it."""
+    """Wait for the task. Cancelling the wait cancels the task, too."""
     await task

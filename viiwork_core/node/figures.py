@@ -1,4 +1,4 @@
-"""What is so now, for the metrics: read from the book, the router and the caches at each scrape."""
+"""Current values for the metrics, read from the book, the router and the caches at each scrape."""
 
 from __future__ import annotations
 

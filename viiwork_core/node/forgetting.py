@@ -51,7 +51,7 @@ class Forgetting:
         """Read what was forgotten before. Raises ConfigError."""
         self._table = await asyncio.to_thread(self._file.load)
 
-    async def follow(self, caches: Caches, mesh: Mesh | None, background: Background) -> None:
+    def follow(self, caches: Caches, mesh: Mesh | None, background: Background) -> None:
         """Take part in the mesh, and let time pass for the tombstones."""
         self._caches, self._background = caches, background
         background.serve(self._pass_time())
@@ -63,7 +63,7 @@ class Forgetting:
 
     @property
     def digest(self) -> str:
-        """Of the whole table."""
+        """The digest of the whole table."""
         return self._table.digest
 
     @property

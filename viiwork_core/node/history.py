@@ -30,7 +30,7 @@ class CardSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, card: Gpu) -> CardSample:
-        """As it was read last."""
+        """The card's last reading."""
         return cls(card.index, card.utilisation, card.memory_used, card.power)
 
 
@@ -53,7 +53,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def sample(views: Views) -> Sample:
-    """This moment."""
+    """Take a sample of this moment."""
     rooms = [room for model in views.models if (room := views.book.room(model.name)) is not None]
     waited_for = {model.name for model in views.models} | set(views.router.waited_for())
     cards = views.gpus()

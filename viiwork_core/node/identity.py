@@ -16,7 +16,7 @@ from viiwork_core.config.schema import Config
 
 
 def new_node_id() -> str:
-    """Differs in every process, so that a restarted node is told from the run before."""
+    """Unique to each process, so that a restarted node can be told from the run before."""
     return f"viiwork-{secrets.token_hex(8)}"
 
 

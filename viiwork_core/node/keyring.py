@@ -107,7 +107,7 @@ class Keyring:
 
     @property
     def digest(self) -> str | msgspec.UnsetType:
-        """Of the whole table; nothing in an open mesh."""
+        """The digest of the whole table; unset in an open mesh."""
         return msgspec.UNSET if self._open_mesh else self._book.table.digest
 
     def heard(self, view: PeerView) -> None:

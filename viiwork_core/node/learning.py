@@ -154,7 +154,7 @@ class Learning:
 
     @property
     def _hashes(self) -> Hashes:
-        """Keyed with the secret in use: when that changes, every conversation begins anew."""
+        """Keyed with the secret in use: when that changes, no earlier conversation is recognised any more."""
         return Hashes(self._keys.conversation_key())
 
     async def _chain(self, path: str, model: str, body: Body) -> Chain | None:

@@ -52,10 +52,10 @@ class Ledger:
         """Read what was forgotten before. Raises ConfigError."""
         await self._forgetting.open()
 
-    async def follow(self, caches: Caches, mesh: Mesh | None, background: Background) -> None:
+    def follow(self, caches: Caches, mesh: Mesh | None, background: Background) -> None:
         """These are the caches, and the mesh that they move in."""
         self._caches = caches
-        await self._forgetting.follow(caches, mesh, background)
+        self._forgetting.follow(caches, mesh, background)
 
     def heard(self, view: PeerView) -> None:
         """A member has reported."""
@@ -63,14 +63,14 @@ class Ledger:
 
     @property
     def digest(self) -> str:
-        """Of what is forgotten."""
+        """The digest of all that is forgotten."""
         return self._forgetting.digest
 
     def buried(self, session: str) -> int | None:
         """The turn up to which a session is forgotten; None: it is not."""
         return self._forgetting.buried(session)
 
-    # What is told
+    # What the API reports
 
     def unmovable(self, model: str, fingerprint: str) -> str | None:
         """Why the model's caches are not moved any more; None: they are."""

@@ -120,7 +120,7 @@ class Subscriber:
             self._failed += 1
 
     async def _called(self, what: str, deadline_s: float, make: Callable[[], Any]) -> bool:
-        """Whether it went well. The first failure in a row is told."""
+        """Whether it succeeded. Only the first failure in a row is logged."""
         try:
             await self._guard.call(what, deadline_s, make)
         except ViiworkError as error:

@@ -17,7 +17,7 @@ from viiwork_core.engines.control import ControlLoop
 from viiwork_core.mesh.awaited import AwaitedMembership
 from viiwork_core.mesh.capacity import CapacityPolls, PeerView
 from viiwork_core.mesh.links import Links
-from viiwork_core.mesh.member import LocalMember, Member
+from viiwork_core.mesh.member import LocalMember, Member, join_address
 from viiwork_core.mesh.membership import Membership
 from viiwork_core.node.addresses import Places
 from viiwork_core.node.arrival import Arrival
@@ -39,16 +39,15 @@ class Mesh:
 
 
 def local_member(config: Config, places: Places, node_id: str, host: str) -> LocalMember:
-    """This node as the others are to know it, at `host`."""
+    """What this node tells the others about itself, at `host`."""
     direct = next((m.kv_share.address for m in config.models if m.kv_share and m.kv_share.address), None)
-    port = places.port
     return LocalMember(
         node=config.node.name,
         node_id=node_id,
         host=host,
         gossip_port=config.mesh.bind_port,
-        api_port=port,
-        kv_address=(f"[{direct}]:{port}" if ":" in direct else f"{direct}:{port}") if direct else None,
+        api_port=places.port,
+        kv_address=join_address(direct, places.port) if direct else None,
     )
 
 
@@ -87,15 +86,20 @@ async def open_mesh(
                 interval_s=config.mesh.capacity_poll,
             )
             arrival = Arrival(config, places, secret, describe, membership, links, sources, control, clock)
-            if places.mesh_host is not None:
-                await arrival.now(places.mesh_host)
-            else:
-                coming = asyncio.create_task(arrival.later())
-                coming.add_done_callback(_failed)
-                stack.push_async_callback(_ended, coming)
+            await _arrive(arrival, places.mesh_host, stack)
             yield Mesh(membership, links, polls, arrival)
     finally:
         await membership.leave()
+
+
+async def _arrive(arrival: Arrival, host: str | None, stack: AsyncExitStack) -> None:
+    """At once where this node's address is known, else in the background."""
+    if host is not None:
+        await arrival.now(host)
+        return
+    coming = asyncio.create_task(arrival.later())
+    coming.add_done_callback(_failed)
+    stack.push_async_callback(_ended, coming)
 
 
 async def leave(node: str, events: EventLog, mesh: Mesh | None) -> None:

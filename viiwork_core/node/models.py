@@ -71,7 +71,7 @@ class Models:
 
     @property
     def backends(self) -> tuple[BackendPlan, ...]:
-        """Of all models, parked ones too."""
+        """The backends of all models, parked ones too."""
         return tuple(backend for model in self for backend in model.backends)
 
     @property
@@ -92,7 +92,7 @@ class Models:
         for model in resolved:
             known = self._entries.get(model.config.name)
             try:
-                # Equal in what it says, wherever it stands in the file; a default that is written out is no change.
+                # Compared by content, not by place in the file: a default that is written out is no change.
                 same = known is not None and known.config == model.config
                 entries[model.config.name] = known if known and same else _Entry(model.config, self._plan(model))
             except ViiworkError as error:

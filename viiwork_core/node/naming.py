@@ -99,7 +99,7 @@ class Naming:
 
     @property
     def digest(self) -> str:
-        """Of the whole table."""
+        """The digest of the whole table."""
         return self._aliases.table.digest
 
     def resolve(self, name: str) -> str | None:

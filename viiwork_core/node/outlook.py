@@ -24,6 +24,7 @@ from viiwork_core.node.history import History, sample
 from viiwork_core.node.hosts import fleet_entry
 from viiwork_core.node.meshwork import Mesh
 from viiwork_core.node.naming import Naming
+from viiwork_core.node.status import status_of
 from viiwork_core.node.views import Views
 from viiwork_core.observe.events import EventLog
 from viiwork_core.web.catalog import ModelRecord, opencode
@@ -129,7 +130,7 @@ class Outlook:
             await self.statuses.refresh(self.views.members())
 
     def still(self) -> dict[str, Any]:
-        """The same without what changes by itself: two of them differ when something has happened."""
+        """The cluster without figures that change by themselves: two of these differ when something has happened."""
         found: dict[str, Any] = _without(self._cluster(), _MOVING)
         for member in found["members"]:
             _coarse(member["status"])
@@ -140,8 +141,8 @@ class Outlook:
         return self.history.told()
 
     def still_here(self) -> dict[str, Any]:
-        """This node's status in the same manner, with its age in whole minutes."""
-        status = self.views.status()
+        """This node's status without such figures, and with its age in whole minutes."""
+        status = status_of(self.views)
         found: dict[str, Any] = _without(status, _MOVING - {"rss_mb"})
         _coarse(found)
         for backend in (one for model in found["models"] for one in model["backends"] if "rss_mb" in one):
@@ -175,7 +176,7 @@ class Outlook:
             "aliases_equal": True,
             **_drains(report),
             "models": _models(report),
-            "status": _plain(own_status(self.views.status())),
+            "status": _plain(own_status(status_of(self.views))),
         }
 
     def _member(self, member: Member, view: PeerView | None, own: CapacityReport, *, fresh: bool) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def own_address(config: Config, resolved: Resolved) -> str | None:
 
 
 async def awaited_address(network: str | None, sources: Sequence[Discovery], *, clock: Clock) -> str:
-    """The same, asked until there is an answer. On the control loop."""
+    """This node's address, asked for until there is an answer. On the control loop."""
     asked, told = telling(network, sources), dict[str, str]()
     started = clock.monotonic()
     while True:

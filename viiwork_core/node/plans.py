@@ -111,5 +111,11 @@ def _spec(model: ResolvedModel, index: int, backends: int, caches: Path | None, 
 
 
 def _folder_name(model: str) -> str:
-    """A model's name as one path component, different names staying different."""
-    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in model).lstrip(".") or "model"
+    """A model's name as one path component that is not hidden, different names staying different."""
+    kept = (c.isalnum() or c in "-_" or (c == "." and place > 0) for place, c in enumerate(model))
+    return "".join(c if keep else _escaped(c) for c, keep in zip(model, kept, strict=True))
+
+
+def _escaped(text: str) -> str:
+    """Two digits a byte: of digits without a fixed number nobody could tell where they end."""
+    return "".join(f"%{byte:02x}" for byte in text.encode("utf-8", "surrogatepass"))

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from viiwork_core.atomic_file import save_then
 from viiwork_core.clock import Clock
 from viiwork_core.errors import ConfigError
 from viiwork_core.proxy.exchange import Exchange
@@ -37,15 +38,17 @@ _record = msgspec.json.Decoder(Record)
 
 
 class Recording:
-    """Of one node. `note` on the data loop."""
+    """The recording of one node. `note` is called on the data loop."""
 
     def __init__(self, path: Path, clock: Clock, most_bytes: int = MOST_BYTES) -> None:
         self._path = path
         self._clock = clock
         self._most_bytes = most_bytes
         self._waiting: deque[Record] = deque(maxlen=MOST_WAITING)
+        """Their times are monotonic ones until they are written: a file may be turned before that."""
+
         self._epoch = 0.0
-        """Monotonic time at which the file's clock stood at 0."""
+        """Monotonic time that is 0 in the file."""
 
         self._size = 0
         self._failing = False
@@ -67,11 +70,9 @@ class Recording:
         usage = exchange.usage
         if exchange.status != 200 or not usage.prompt:
             return
-        at = self._clock.monotonic() - seconds - self._epoch
+        at = self._clock.monotonic() - seconds
         session = exchange.request.query.session or secrets.token_hex(8)
-        self._waiting.append(
-            Record(max(0.0, round(at, 3)), session, usage.prompt, usage.completion or 0, round(seconds, 3))
-        )
+        self._waiting.append(Record(at, session, usage.prompt, usage.completion or 0, round(seconds, 3)))
 
     async def run(self) -> None:
         """Write what there is, now and then, and when cancelled."""
@@ -79,7 +80,8 @@ class Recording:
             while True:
                 await asyncio.sleep(GATHER_S)
                 if self._waiting:
-                    await asyncio.to_thread(self.write)
+                    # To its end also when cancelled: one writer at a time.
+                    await save_then(self.write, _nothing)
         finally:
             self.write()
 
@@ -90,8 +92,8 @@ class Recording:
             return
         try:
             if self._size >= self._most_bytes:
-                records = self._turned(records)
-            lines = b"".join(_encode(record) + b"\n" for record in records)
+                self._turn(min(record.at for record in records))
+            lines = b"".join(map(self._line, records))
             with open(self._path, "ab", opener=_private) as file:
                 file.write(lines)
             self._size += len(lines)
@@ -102,12 +104,18 @@ class Recording:
             return
         self._failing = False
 
-    def _turned(self, records: list[Record]) -> list[Record]:
-        """Begin another file, whose clock stands at 0 now; the same records by its time."""
+    def _turn(self, epoch: float) -> None:
+        """Begin another file, in which the monotonic time `epoch` is 0."""
         self._path.replace(self._path.with_name(self._path.name + ".1"))
-        began = min(record.at for record in records)
-        self._size, self._epoch = 0, self._epoch + began
-        return [msgspec.structs.replace(record, at=round(record.at - began, 3)) for record in records]
+        self._size, self._epoch = 0, epoch
+
+    def _line(self, record: Record) -> bytes:
+        at = max(0.0, round(record.at - self._epoch, 3))
+        return _encode(msgspec.structs.replace(record, at=at)) + b"\n"
+
+
+def _nothing() -> None:
+    """What is left to do once lines are written."""
 
 
 def _private(path: str, flags: int) -> int:

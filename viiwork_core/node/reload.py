@@ -16,7 +16,7 @@ from viiwork_core.registry.options import Resolved, ResolvedModel
 _log = structlog.get_logger("viiwork.node")
 
 Read = Callable[[], tuple[Config, Resolved]]
-"""Reads the configuration anew. Called in a thread. Raises ConfigError."""
+"""Reads the configuration again. Called in a thread. Raises ConfigError."""
 
 Apply = Callable[[Sequence[ResolvedModel]], Awaitable[Changes]]
 """Takes over the models, all or none. Raises ViiworkError."""

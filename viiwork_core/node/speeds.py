@@ -53,7 +53,7 @@ class Speeds:
         self._turn = 0
 
     def open(self) -> None:
-        """Read what an earlier run has left. What cannot be read is told, and measured anew."""
+        """Read what an earlier run left. A file that cannot be read is logged, and the scores are measured again."""
         self._written = _read(self._path)
         self.scores.follow(_keys(self._models), self._written)
 
@@ -88,7 +88,7 @@ class Speeds:
             name: _Saved(one.score.overhead_ms, one.score.ms_per_1k, at, one.key) for name, one in baselines.items()
         }
         try:
-            # On the data loop, which must not wait for a disk; what a power cut takes is measured anew.
+            # On the data loop, which must not wait for a disk; what a power cut loses is measured again.
             write_atomically(self._path, msgspec.json.format(msgspec.json.encode(saved)), mode=0o666, settled=False)
         except OSError as error:
             _log.warning("scores not written", path=str(self._path), reason=str(error))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
-from viiwork_core.atomic_file import write_atomically
+from viiwork_core.atomic_file import save_then, write_atomically
 from viiwork_core.clock import Clock
 from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.report import SpentReport
@@ -80,16 +81,27 @@ class Spending:
             while True:
                 await asyncio.sleep(SAVE_S)
                 if self.allowance.changes != self._saved:
-                    await asyncio.to_thread(self._save)
+                    await self._save_aside()
         finally:
-            if self.allowance.changes != self._saved:
-                self._save()
+            self.save()
 
-    def _save(self) -> None:
-        changes = self.allowance.changes
+    async def _save_aside(self) -> None:
+        """Write it down in a thread. What is written is copied here: requests go on meanwhile, and change it."""
+        spent, changes = self.allowance.spent(), self.allowance.changes
+        await save_then(partial(self._write, spent), partial(self._hold, changes))
+
+    def save(self) -> None:
+        """Write down what has changed since the last time. Blocks."""
+        if self.allowance.changes != self._saved:
+            self._write(self.allowance.spent())
+            self._hold(self.allowance.changes)
+
+    def _write(self, spent: Spent) -> None:
         try:
-            write_atomically(self._file, msgspec.json.encode(self.allowance.spent()) + b"\n")
+            write_atomically(self._file, msgspec.json.encode(spent) + b"\n")
         except OSError as error:
             _log.warning("what keys have used is not written down", path=str(self._file), reason=str(error))
-        # Tried again with the next change.
+
+    def _hold(self, changes: int) -> None:
+        """Also after a write that failed: it is tried again with the next change."""
         self._saved = changes

@@ -20,7 +20,7 @@ _log = structlog.get_logger("viiwork.traces")
 
 
 def traces_of(config: Config, clock: Clock, environ: Mapping[str, str] = os.environ) -> Traces | None:
-    """None: traces are off. OpenTelemetry's own variables are read by its library, from the process.
+    """What sends traces; None: they are off. OpenTelemetry's own variables are read by its library, from the process.
 
     Raises ConfigError where it is not installed, or the variable with the headers is not as it should be.
     """

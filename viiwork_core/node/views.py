@@ -1,4 +1,4 @@
-"""What a node says of itself: capacity for peers, status for people, models for clients. Read from the book."""
+"""What a node says of itself: capacity for peers, models for clients, health and figures. Read from the book."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import msgspec
 
 from viiwork_core.clock import Clock
 from viiwork_core.engines.gpus.gpu import Gpu
-from viiwork_core.engines.slots import Room, SlotBook, SlotState
-from viiwork_core.engines.states import BackendState, BackendView
-from viiwork_core.mesh.member import Member
+from viiwork_core.engines.slots import Room, SlotBook
+from viiwork_core.engines.states import BackendState
+from viiwork_core.mesh.member import Member, join_address
 from viiwork_core.mesh.report import LONGEST_SILENCE, CapacityReport, KvReport, ModelReport
-from viiwork_core.node import machine
 from viiwork_core.node.hosts import Hosts, hosts_of, record_of
 from viiwork_core.node.keyring import Keyring
 from viiwork_core.node.learning import NOTHING, Learned
@@ -24,14 +23,8 @@ from viiwork_core.node.naming import Naming
 from viiwork_core.node.plans import Planned
 from viiwork_core.observe.machine_figures import CardFigures, MachineFigures
 from viiwork_core.observe.metrics import Totals
-from viiwork_core.routing.line import MOST_TOLD
 from viiwork_core.routing.router import Router
 from viiwork_core.web.catalog import ModelRecord, unique
-
-
-def _known(**fields: object) -> dict[str, Any]:
-    """The fields without those that are unknown: None is not zero."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ class Views:
     """Plugins that are told of events, with their counts."""
 
     naming: Naming | None = None
-    """What names stand for besides."""
+    """The aliases."""
 
     keyring: Keyring | None = None
     """Which API keys count."""
@@ -97,11 +90,12 @@ class Views:
     def _serving(self) -> list[Planned]:
         return [model for model in self.models if model.name not in self.models.parked]
 
-    def _room(self, model: Planned) -> Room:
+    def room(self, model: Planned) -> Room:
+        """What a model has here; nothing, before the book has heard of its backends."""
         return self.book.room(model.name) or Room(0, 0, 0, len(model.backends), 0, None)
 
     def _report(self, model: Planned) -> ModelReport:
-        room, learned, drains = self._room(model), self.learned(model.name), self.draining()
+        room, learned, drains = self.room(model), self.learned(model.name), self.draining()
         return ModelReport(
             name=model.name,
             engine=model.backends[0].engine.name,
@@ -148,7 +142,7 @@ class Views:
     def api(self) -> str | None:
         """ip:port of this node's API in the mesh, once it is known."""
         host = self.address()
-        return None if host is None else f"[{host}]:{self.api_port}" if ":" in host else f"{host}:{self.api_port}"
+        return None if host is None else join_address(host, self.api_port)
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """503 only when models are configured, and not all parked, and none of their backends is healthy."""
@@ -159,16 +153,13 @@ class Views:
             "status": "ok" if well else "unhealthy",
             "version": self.version,
             "node": self.node,
-            "uptime_seconds": self._uptime(),
+            "uptime_seconds": int(self.age_s()),
             "backends_healthy": healthy,
             "backends_total": total,
             # Not unwell: what comes here is answered, by other members.
             **({"draining": True} if self.draining() else {}),
         }
         return (200 if well else 503), body
-
-    def _uptime(self) -> int:
-        return int(self.age_s())
 
     def age_s(self) -> float:
         """Seconds since this process began."""
@@ -189,112 +180,4 @@ class Views:
                 )
                 for one in self.gpus() or ()
             ],
-        )
-
-    def status(self) -> dict[str, Any]:
-        """This node for people and tools."""
-        cards = self.gpus()
-        total, used = machine.memory_mb()
-        return _known(
-            node=self.node,
-            node_id=self.node_id,
-            ver=self.version,
-            addr=self.address(),
-            api_port=self.api_port,
-            uptime_s=self._uptime(),
-            host_mem_total_mb=total,
-            host_mem_used_mb=used,
-            mesh=self.mesh,
-            draining=True if self.draining() else None,
-            prompts=None if self.prompts == "off" else self.prompts,
-            members=[self._member(member) for member in self.members()],
-            gpus=None if cards is None else [self._gpu(card) for card in cards],
-            models=[self._model(model) for model in self.models],
-            queue=self._elsewhere() or None,
-            listeners=self.listeners() or None,
-            kv_share=self.kv_share(),
-        )
-
-    def _elsewhere(self) -> list[dict[str, Any]]:
-        """Who waits here for models that only other nodes have."""
-        own = {model.name for model in self.models}
-        models = [name for name in self.router.waited_for() if name not in own]
-        return [{"model": name, **one} for name in models for one in self._queue(name)][:MOST_TOLD]
-
-    def _queue(self, model: str) -> list[dict[str, Any]]:
-        """Who waits here for a model, in order."""
-        return [
-            _known(
-                request_id=one.request,
-                position=one.position,
-                waited_s=round(one.waited_s, 1),
-                estimate_s=None if one.estimate_s is None else round(one.estimate_s, 1),
-            )
-            for one in self.router.waiting(model, self.clock.monotonic())
-        ]
-
-    @staticmethod
-    def _gpu(card: Gpu) -> dict[str, Any]:
-        return _known(
-            index=card.index,
-            uuid=card.uuid,
-            name=card.name,
-            vendor=str(card.vendor),
-            target=card.target,
-            util=card.utilisation,
-            vram_used_mb=card.memory_used,
-            vram_total_mb=card.memory_total,
-            power_w=card.power,
-        )
-
-    @staticmethod
-    def _member(member: Member) -> dict[str, Any]:
-        return {"node": member.node, "addr": member.host, "role": member.role, "suspect": member.suspect}
-
-    def _model(self, model: Planned) -> dict[str, Any]:
-        room, totals = self._room(model), self.totals(model.name)
-        gpus = {backend.id: backend.spec.gpus for backend in model.backends}
-        backends = [
-            self._backend(view, gpus.get(view.id, ())) for view in self.book.views() if view.model == model.name
-        ]
-        return _known(
-            name=model.name,
-            engine=model.backends[0].engine.name,
-            engine_version=self._version(model),
-            slots=room.slots,
-            busy=room.busy,
-            queued=self.router.queued(model.name),
-            queue=self._queue(model.name) or None,
-            ctx=room.context,
-            requests_total=totals.requests,
-            tokens_total=totals.tokens,
-            prompt_tokens_total=totals.prompt,
-            cached_tokens_total=totals.cached,
-            kv_share=self.ledger.mark(model) if self.ledger else None,
-            parked=True if model.name in self.models.parked else None,
-            backends=backends,
-        )
-
-    def _version(self, model: Planned) -> str | None:
-        """Its engine's, as far as one of its backends says."""
-        return next((view.version for view in self.book.views() if view.model == model.name and view.version), None)
-
-    def _backend(self, view: BackendView, gpus: Sequence[int]) -> dict[str, Any]:
-        states = self.book.states(view.id)
-        healthy = view.state is BackendState.HEALTHY
-        return _known(
-            id=view.id,
-            gpus=list(gpus) or None,
-            status=str(view.state),
-            phase=None if view.phase is None else str(view.phase),
-            progress=view.progress,
-            reason=view.reason,
-            pid=view.pid,
-            rss_mb=None if view.pid is None else machine.resident_mb(view.pid),
-            slots=view.slots,
-            busy=sum(state is not SlotState.FREE for state in states),
-            slot_states=[str(state) for state in states],
-            respawns=view.respawns,
-            uptime_s=int(self.clock.monotonic() - view.since) if healthy else None,
-            fingerprint=view.fingerprint,
         )

@@ -122,7 +122,7 @@ class Accounts:
         self._under_way[exchange.request.id] = exchange, coming
 
     def ended(self, exchange: Exchange, end: End) -> None:
-        """It is over. Of several with one id the last one to end is remembered."""
+        """The request is over. Of several with the same id, the last one to end is remembered."""
         known = self._under_way.get(exchange.request.id)
         if known is None or known[0] is not exchange:
             return
@@ -284,5 +284,5 @@ def _known(**fields: object) -> dict[str, Any]:
 
 
 def whole(found: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Of several nodes' accounts of one request that of the node which chose; None: there is none."""
+    """The account of the node that chose, out of several nodes' accounts of one request; None: there is none."""
     return min(found, key=lambda one: bool(one.get("forwarded_here")), default=None)

@@ -45,12 +45,14 @@ class Share:
         self.budget.used -= self.size
 
     def announce(self, size: int) -> None:
-        """So much is to come. Raises BodiesFull before any of it is read; only what has come counts, or clients who
-        send nothing could keep out the others."""
+        """A body of `size` bytes is to come. Raises BodiesFull before any of it is read.
+
+        Only what has come counts, or clients who send nothing could keep out the others.
+        """
         self.budget.require(size)
 
     def take(self, size: int) -> None:
-        """So much has come. Raises BodiesFull."""
+        """`size` bytes have come. Raises BodiesFull."""
         self.budget.require(size)
         self.size += size
         self.budget.used += size

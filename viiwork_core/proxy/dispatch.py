@@ -14,7 +14,7 @@ TICK = 0.25
 """Seconds after which whoever waits is looked at again, whatever has or has not been heard: some room comes by time."""
 
 REPEAT = 5.0
-"""Seconds after which whoever waits is told its place again, though it has not changed."""
+"""Seconds after which a client is told its place in line again, even if it has not changed."""
 
 GiveBack = Callable[[Placement], None]
 """Takes back a placement that nobody will use."""
@@ -94,16 +94,24 @@ class Dispatcher:
                 self._router.withdraw(ticket)
 
     def _arm(self) -> None:
+        """Look at the next deadline, and within a TICK in any case. A timer that is due before then stays as it is:
+        were it started afresh, whoever comes would put off the look for all others."""
         deadline = self._router.next_deadline()
+        if deadline is None:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + min(TICK, max(0.0, deadline - self._clock.monotonic()))
         if self._timer is not None:
+            if self._timer.when() <= due:
+                return
             self._timer.cancel()
-            self._timer = None
-        if deadline is not None:
-            delay = min(TICK, max(0.0, deadline - self._clock.monotonic()))
-            self._timer = asyncio.get_running_loop().call_later(delay, self.look)
+        self._timer = loop.call_at(due, self.look)
 
     def look(self) -> None:
         """Grant what can be granted, and end the waiting of those whose time is up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self.wake()
         late = self._router.expire(self._clock.monotonic())
         for ticket in late:

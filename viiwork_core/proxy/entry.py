@@ -208,8 +208,11 @@ class Entry:
 
 
 class Death:
-    """Of the member that a forward went to. One that leaves in order is no member any more either, but finishes first;
-    so it counts only after the member has been silent."""
+    """Tells whether the member that a forward went to has died.
+
+    One that leaves in order is no member any more either, but finishes its work first. So only a member that was silent
+    before it was gone counts as dead.
+    """
 
     def __init__(self, router: Router, placement: There, clock: Clock) -> None:
         self._router = router
@@ -218,7 +221,7 @@ class Death:
         self._silent = False
 
     def has_come(self) -> bool:
-        """To be asked again and again."""
+        """Whether it has died. Must be asked again and again: it notes silences as they pass."""
         there = self._router.about(self._placement) is not None
         if there:
             self._silent = not self._router.hears(self._placement, self._clock.monotonic())

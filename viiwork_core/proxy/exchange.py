@@ -45,7 +45,7 @@ class Exchange(msgspec.Struct, eq=False):
     """What the router has of it; None: it came from another node, which chose."""
 
     tries: list[Try] = msgspec.field(default_factory=list)
-    """Where it was in vain."""
+    """The places that refused it or failed."""
 
     extra: dict[str, str] = msgspec.field(default_factory=dict)
     """Headers that the answer will carry."""

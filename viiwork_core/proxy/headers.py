@@ -11,12 +11,16 @@ _HOP = frozenset(
 )
 _CREDENTIALS = frozenset((b"authorization", b"proxy-authorization", b"cookie", b"x-api-key", b"api-key"))
 _REPLACED = frozenset((b"host", b"content-length", b"accept-encoding", b"expect", b"x-request-id"))
-"""Set anew by whoever sends. accept-encoding: a compressed answer could not be read for its usage."""
+"""Set by whoever sends. accept-encoding: a compressed answer could not be read for its usage."""
 
 _SESSION = frozenset((b"x-session-affinity", b"x-session-id"))
 """The session travels as its keyed hash only."""
 
-_NOT_SENT = _HOP | _CREDENTIALS | _REPLACED | _SESSION | {b"origin", b"referer"}
+_CLIENT = frozenset((b"origin", b"referer", b"forwarded", b"via", b"x-real-ip"))
+"""Who the client is, and by way of which proxies it came."""
+
+_NOT_SENT = _HOP | _CREDENTIALS | _REPLACED | _SESSION | _CLIENT
+_NOT_SENT_BEGINNINGS = (b"x-viiwork-", b"x-forwarded-", b"access-control-")
 _NOT_RETURNED = _HOP | {b"set-cookie", b"date", b"server"}
 
 
@@ -28,7 +32,7 @@ def outgoing(headers: Sequence[Raw], *, without: str | None = None) -> list[tupl
     kept = []
     for name, value in headers:
         lower = name.lower()
-        if lower in _NOT_SENT or lower in dropped or lower.startswith((b"x-viiwork-", b"access-control-")):
+        if lower in _NOT_SENT or lower in dropped or lower.startswith(_NOT_SENT_BEGINNINGS):
             continue
         kept.append((lower.decode("latin-1"), _text(value)))
     return kept

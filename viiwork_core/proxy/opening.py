@@ -1,4 +1,4 @@
-"""What of a request's body makes its conversation: what stands before the messages, and the messages."""
+"""The conversation in a request's body: its messages, and what precedes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def messages(path: str, body: Body) -> Sequence[msgspec.Raw]:
 
 
 def opening(path: str, model: str, body: Body) -> list[bytes]:
-    """What stands before them: the model's name, and each field that is there, as it is written."""
+    """What precedes them: the model's name, and each field that is there, as it is written."""
     _, before = FIELDS[path]
     pieces = [model.encode("utf-8", "surrogatepass")]
     for name in before:

@@ -58,7 +58,7 @@ def patience_for(
 
 
 def patience_there(request: InferenceRequest, about: ModelReport | None) -> float:
-    """The same for another node, by what it reports of the model."""
+    """`patience_for` a request at another node, by what that reports of the model."""
     if about is None:
         return patience_for(request, None)
     side_by_side = max(1, about.slots // max(1, about.healthy_backends))

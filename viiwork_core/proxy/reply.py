@@ -30,7 +30,7 @@ class _Named(msgspec.Struct):
 
 
 class _Delta(msgspec.Struct):
-    """Of OpenAI's chat and of Anthropic's messages, streamed or whole."""
+    """A message of OpenAI's chat or Anthropic's messages, whole or a part of it."""
 
     content: str | None = None
     text: str | None = None

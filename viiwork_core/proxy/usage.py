@@ -15,7 +15,7 @@ import msgspec
 from viiwork_core.kvshare.turns import Usage
 
 TAIL = 64 * 1024
-"""Bytes of an answer's end that are kept. The figures stand in its last event or, in a plain answer, somewhere in the
+"""Bytes of an answer's end that are kept. The figures are in its last event or, in a plain answer, somewhere in the
 object: a plain answer longer than PLAIN is not read."""
 
 PLAIN = 4 * 1024 * 1024
@@ -126,7 +126,7 @@ class AnswerEnd:
         return last if last.prompt is not None else self._with_prompt(last)
 
     def _with_prompt(self, last: Usage) -> Usage:
-        """The same with what the stream's beginning says of the prompt."""
+        """The usage, completed by what the stream's beginning says of the prompt."""
         found = (_read(data) for data in _data_from_end(self._head) if _tells(data))
         told = next((usage for usage in found if usage is not None and usage.prompt is not None), last)
         return Usage(told.prompt, told.cached, last.completion)
@@ -159,7 +159,7 @@ def _read(text: bytes) -> Usage | None:
 
 
 def _possible(usage: Usage) -> Usage:
-    """The same without figures that cannot be."""
+    """The usage without impossible figures."""
     prompt, cached, completion = (
         count if count is not None and 0 <= count <= MOST_TOKENS else None
         for count in (usage.prompt, usage.cached, usage.completion)

@@ -127,7 +127,7 @@ def _wait_ms(service_s: float | None, queued: int, slots: int) -> float:
 
 
 def _crowd_ms(service_s: float | None, active: int, slots: int) -> float:
-    """Of a turn, when one more conversation than the active ones shares the slots, and each asks when it likes."""
+    """How long a turn waits once one more conversation than the active ones shares the slots, asking at any time."""
     return 0.0 if service_s is None or not slots else 1000 * service_s * max(0, active + 1 - slots) / slots
 
 

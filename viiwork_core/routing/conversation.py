@@ -34,7 +34,7 @@ class _Message(msgspec.Struct):
 
 
 class _Item(msgspec.Struct):
-    """Of a response, which is a list of such: thoughts, calls and messages."""
+    """One item of a response, which is a list of thoughts, calls and messages."""
 
     type: str = ""
     call_id: str = ""
@@ -92,7 +92,7 @@ class Hashes(msgspec.Struct, frozen=True, gc=False):
         )
 
     def chain(self, opening: Iterable[bytes], messages: Sequence[Raw]) -> Chain:
-        """The hashes of a request: `opening` is what stands before its messages (model, tools, instructions)."""
+        """The hashes of a request. `opening`: what precedes its messages (model, tools, instructions)."""
         link = self._hash(b"opening", *opening)
         links = [link := self._hash(link.to_bytes(8), *_spelled(message)) for message in messages]
         return Chain(tuple(links), messages, self)

@@ -58,7 +58,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     backend: str | None = None
 
     def report(self) -> HeadReport:
-        """As it goes into a capacity report."""
+        """The head for a capacity report."""
         call, text = self.mark.call, self.mark.text
         return HeadReport(
             link=f"{self.link:016x}",
@@ -73,7 +73,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def read(cls, report: HeadReport) -> Self:
-        """As a member reports it."""
+        """The head that a member reports."""
         call, text = report.call, report.text
         mark = Mark(None if call is None else int(call, 16), None if text is None else int(text, 16))
         kind = Kind(report.kind)
@@ -211,11 +211,6 @@ class Conversations:
         for key in [key for key in self._relayed if key[1] == session]:
             for head in self._relayed.pop(key).heads:
                 _take(self._relayed_at, (key[0], head.link), head)
-
-    def last_host(self, model: str, session: str) -> str | None:
-        """The node that served the session's last turn, where this one relayed it."""
-        relayed = self._relayed.get((model, session))
-        return relayed.node if relayed else None
 
 
 def _take(index: dict[tuple[str, int], list[Head]], key: tuple[str, int], head: Head) -> None:

@@ -23,7 +23,7 @@ Serving = tuple[int, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One that waits."""
+    """A request that waits."""
 
     request: str
     """The request's id."""

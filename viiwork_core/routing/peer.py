@@ -50,7 +50,7 @@ class Peer:
     def passed_over(self, model: str, now: float) -> bool:
         """Whether it has just refused or failed the model."""
         penalty = self.penalties.get(model)
-        return penalty is not None and penalty.stands(now)
+        return penalty is not None and penalty.active(now)
 
     def free(self, model: ModelReport, weight: int) -> int:
         """Free slots by the peer's report, less what the report cannot know of yet; 0: too few for `weight`."""

@@ -81,7 +81,7 @@ class Published:
         """How many may go on at any time.
 
         One that had a single turn counts for the share of such that came back: many requests are no conversation, and
-        nothing in them says so. Counted once in COUNT_S: each request asks, and each time anew would cost it dearly.
+        nothing in them says so. Counted at most once in COUNT_S: every request asks, and counting is not cheap.
         """
         counted = self._counted.get(model)
         if counted is None or now - counted[0] >= COUNT_S:

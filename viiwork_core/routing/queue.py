@@ -31,7 +31,7 @@ class _Flow:
     """One key's tickets for one model."""
 
     tag: float
-    """Slots that were placed, over the key's weight, counted from where the line stood when this flow began."""
+    """Slots that were placed, over the key's weight, counted from the line's tag when this flow began."""
 
     tickets: dict[Ticket, None] = field(default_factory=dict)
     """In order: a dict takes one out of the middle at once."""
@@ -80,7 +80,7 @@ class _Line:
         self.pins[ticket.pin] -= 1
         if not self.pins[ticket.pin]:
             del self.pins[ticket.pin]
-        # A flow that has run ahead stays: who lets its line run empty for a moment would begin anew each time.
+        # A flow that is ahead stays: else a key could reset its tag by letting its line run empty for a moment.
         if not flow.tickets and flow.tag <= self._tag:
             del self.flows[ticket.key]
         return True

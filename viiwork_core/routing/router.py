@@ -77,9 +77,13 @@ class Router:
 
     def silent(self, member: Member, asked_at: float) -> None:
         """A member did not answer when it was asked: nothing goes there until it does, whatever gossip says of it."""
-        peer = self._peers.get(member.node)
-        if peer is not None and peer.view.member.node_id == member.node_id:
+        if (peer := self._process(member)) is not None:
             peer.silent_at = max(peer.silent_at, asked_at)
+
+    def _process(self, member: Member) -> Peer | None:
+        """The peer, if it is still the same run of that node."""
+        peer = self._peers.get(member.node)
+        return peer if peer is not None and peer.view.member.node_id == member.node_id else None
 
     def refused(self, placement: There, now: float, *, silence: float = 0.0) -> None:
         """The peer had no room after all, or failed, after so many seconds of `silence`.
@@ -87,30 +91,29 @@ class Router:
         It counts as full for the model until a report asked for later, and is passed over for a while, as long as there
         is another host.
         """
-        peer = self._peers.get(placement.member.node)
-        if peer is not None:
+        if (peer := self._process(placement.member)) is not None:
             peer.refused[placement.model] = now
             peer.penalties.setdefault(placement.model, Penalty()).failed(placement.begun, now, silence=silence)
 
     def served(self, placement: There, answered_at: float) -> None:
         """The peer has answered, its first byte at `answered_at`."""
-        peer = self._peers.get(placement.member.node)
+        peer = self._process(placement.member)
         if peer is not None and (penalty := peer.penalties.get(placement.model)) is not None:
             penalty.served(answered_at)
 
     def about(self, placement: There) -> ModelReport | None:
-        """What the peer reports of the model that a forward went there for."""
-        peer = self._peers.get(placement.member.node)
+        """What the peer reports of the model that a forward went there for; None: nothing, or it is gone."""
+        peer = self._process(placement.member)
         return peer.model(placement.model) if peer is not None else None
 
     def hears(self, placement: There, now: float) -> bool:
         """Whether the process that a forward went to is still known to be well, by its reports."""
-        peer = self._peers.get(placement.member.node)
-        return peer is not None and peer.view.member.node_id == placement.member.node_id and self._fresh(peer, now)
+        peer = self._process(placement.member)
+        return peer is not None and self._fresh(peer, now)
 
     def returned(self, placement: There) -> None:
         """A forward has ended, however."""
-        peer = self._peers.get(placement.member.node)
+        peer = self._process(placement.member)
         if peer is not None and placement in peer.forwards:
             peer.forwards.remove(placement)
 
@@ -342,7 +345,4 @@ class Router:
 
 def _preferred(names: Sequence[str], candidates: Sequence[Candidate]) -> Sequence[str]:
     """Those of the client's names that are candidates. They are compared, never dialled."""
-    if not names:
-        return ()
-    known = {candidate.id for candidate in candidates}
-    return [name for name in names if name in known]
+    return [name for name in names if any(one.id == name for one in candidates)]

@@ -32,7 +32,7 @@ SERVED = 64
 """Requests of late whose time in a slot is remembered."""
 
 SERVICE_STEPS = 8
-"""The median is taken anew once an eighth of what it is taken of is new."""
+"""The median is computed again when one in so many of its samples is new."""
 
 ROUNDS = 3
 """Times that the two terms are fitted, each with the other's last value."""
@@ -88,7 +88,7 @@ class _Model:
     """What the samples and the baseline say; kept until one of them changes."""
 
     fitted_at: int | None = None
-    """The bucket in which `fitted` was made; None: it must be made anew."""
+    """The bucket in which `fitted` was made; None: it is out of date."""
 
 
 class Scores:
@@ -100,7 +100,7 @@ class Scores:
     def follow(self, keys: Mapping[str, str], baselines: Mapping[str, Baseline] | None = None) -> None:
         """The models are these from now on, each with the digest of what its speed depends on.
 
-        One whose digest has changed begins anew. `baselines` are what an earlier run of the node left.
+        One whose digest has changed starts without a score. `baselines`: what an earlier run of the node left.
         """
         for name in self._models.keys() - keys.keys():
             del self._models[name]

@@ -41,7 +41,7 @@ class Ticket(msgspec.Struct, eq=False):
     """That key's weight, at least 1."""
 
     queued_at: float = 0.0
-    """Monotonic time since when it stands in line, last."""
+    """Monotonic time at which it was queued last."""
 
     waited: float = 0.0
     """Seconds that it spent in the queue."""

@@ -64,7 +64,7 @@ class MdnsDiscovery(Discovery):
                 await self._close()
             return await self._present().look()
         except DiscoveryFailed:
-            # What is open is of no use: begin anew at the next look.
+            # What is open is of no use: the next look opens it again.
             await self._close()
             raise
 

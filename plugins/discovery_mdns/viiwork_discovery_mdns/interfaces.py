@@ -157,7 +157,7 @@ def _in(networks: Iterable[IPv4Network | IPv6Network], address: IPAddress) -> bo
 def _default_routes() -> Iterator[str]:
     """Names of the interfaces of the default routes, IPv4 first, the preferred one first."""
     if platform.system() == "Linux":
-        # From the main table: what a VPN takes over stands in tables of its own.
+        # From the main table: what a VPN takes over is in tables of its own.
         yield from routes_of_ipv4(_read("/proc/thread-self/net/route"))
         yield from routes_of_ipv6(_read("/proc/thread-self/net/ipv6_route"))
         return

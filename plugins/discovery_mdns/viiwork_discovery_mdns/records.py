@@ -1,4 +1,4 @@
-"""What stands in the records: a node's own, and what is made of others'."""
+"""The records: making this node's, and reading those of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def instance(node: str) -> str:
     """A node's name as the instance of the service: one DNS label of readable text.
 
     Dots part labels, and become hyphens. A name that is too long ends with a digest, so that another one that begins
-    alike is told from it. The whole name stands in the TXT record.
+    alike is told from it. The whole name is in the TXT record.
     """
     text = unicodedata.normalize("NFC", node)
     plain = "".join("-" if char == "." or not char.isprintable() else char for char in text).strip() or "node"

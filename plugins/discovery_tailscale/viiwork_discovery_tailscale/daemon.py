@@ -86,7 +86,7 @@ class Daemon:
         if output.returncode or begin < 0 or end < begin:
             said = "".join(filter(str.isprintable, output.text[:200])) or "nothing"
             raise DiscoveryFailed(f"{command}: exit status {output.returncode}, and it said {said!r}")
-        # Warnings about versions stand before it and after it.
+        # Warnings about versions may come before it and after it.
         return output.text[begin : end + 1].encode()
 
 

@@ -17,7 +17,7 @@ USUAL_PORT = "7946"
 
 
 class TailscaleDiscovery(Discovery):
-    """Asks the tailscaled of this machine, anew each time: it can come, go and change its tailnet."""
+    """Asks the tailscaled of this machine at each look: it can come, go and change its tailnet."""
 
     name = "tailscale"
     networks: ClassVar[frozenset[str]] = frozenset({"tailnet"})

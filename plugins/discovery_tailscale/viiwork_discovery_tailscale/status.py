@@ -111,5 +111,5 @@ def read_status(body: bytes) -> Status:
 
 
 def _beginning(body: bytes) -> str:
-    """Enough of it to see what it is, and no more: further on may stand an address to log in at."""
+    """Enough of it to see what it is, and no more: further on may be an address to log in at."""
     return repr("".join(filter(str.isprintable, body[:80].decode("utf-8", "replace"))))

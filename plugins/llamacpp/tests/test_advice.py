@@ -47,6 +47,7 @@ def test_nothing_is_said_where_nothing_is_wrong(spec: Spec) -> None:
         ({}, {"window": 512}, "a sliding window of 512 tokens: its caches cannot be shared"),
         ({"cache_dir": Path("/kv")}, {"window": 512}, "kv_share does not work with it"),
         ({"args": ("--swa-full",)}, {"window": 512}, ""),
+        ({"env": {"LLAMA_ARG_SWA_FULL": "1"}}, {"window": 512}, ""),
         ({}, {"recurrent": True}, "is recurrent or hybrid"),
         ({"cache_dir": Path("/kv")}, {"recurrent": True}, "turn kv_share off for it"),
         ({}, {"architecture": "bert"}, "makes embeddings and no text; add --embeddings to args"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from viiwork_core import Accelerator, Spec
-from viiwork_llamacpp.arguments import given
+from viiwork_llamacpp.arguments import given, swa_full
 from viiwork_llamacpp.launch import CACHE_FLAGS, CACHE_VARIABLE, Prepared, cache_ram
 from viiwork_llamacpp.model import K_QUANTS, Model
 from viiwork_llamacpp.options import LlamaCppOptions
@@ -64,7 +64,7 @@ def _model(spec: Spec, model: Model) -> Iterator[str]:
             f"context {spec.context} is over the {trained} tokens that the model was trained on, and beyond them its "
             "answers decay; lower models[].context, or add --rope-scaling to args where the model allows it"
         )
-    if model.window is not None and not given(spec, "--swa-full"):
+    if model.window is not None and not swa_full(spec):
         moved = "kv_share does not work with it" if spec.cache_dir else "its caches cannot be shared"
         yield (
             f"the model's layers have a sliding window of {model.window} tokens: {moved}, and a turn that changes what "

@@ -75,6 +75,11 @@ def given(spec: Spec, *flags: str, variable: str = "") -> bool:
     return not set(flags).isdisjoint(_flag(word) for word in spec.args) or (bool(variable) and variable in spec.env)
 
 
+def swa_full(spec: Spec) -> bool:
+    """Whether layers with a sliding window keep the cache of all tokens."""
+    return given(spec, "--swa-full", variable="LLAMA_ARG_SWA_FULL")
+
+
 def _flag(word: str) -> str:
     """As llama-server reads it: in long flags _ is -."""
     return word.replace("_", "-") if word.startswith("--") else word

@@ -26,7 +26,7 @@ from viiwork_core import (
     Spec,
 )
 from viiwork_llamacpp import fingerprint
-from viiwork_llamacpp.arguments import given
+from viiwork_llamacpp.arguments import swa_full
 from viiwork_llamacpp.build import read_build
 from viiwork_llamacpp.cache_file import LlamaCacheFile, read_cache_file
 from viiwork_llamacpp.fingerprint import Arguments
@@ -84,7 +84,7 @@ class LlamaCppCache(CacheTransfer):
         file = await _file_of_engine(path)
         if file.tokens != answer.n_saved:
             raise EngineRefused(f"llama-server says it saved {answer.n_saved} tokens, the file holds {file.tokens}")
-        if file.sliding and not Arguments(spec.args).has("--swa-full"):
+        if file.sliding and not swa_full(spec):
             raise CacheUnsupported(
                 "this model has sliding-window layers, and a restored cache of them is not used",
                 remedy="add --swa-full to the model's args (it takes more memory), or turn kv_share off for it",
@@ -164,7 +164,7 @@ async def _require_movable(files: Sequence[Path], spec: Spec) -> None:
             "the prompt extends all of it",
             remedy="remove kv_share from the model",
         )
-    if model.window is not None and not given(spec, "--swa-full", variable="LLAMA_ARG_SWA_FULL"):
+    if model.window is not None and not swa_full(spec):
         raise EngineRefused(
             f"the model's layers have a sliding window of {model.window} tokens, and a restored cache is not used",
             remedy="add --swa-full to the model's args (it takes more memory), or remove kv_share",

@@ -131,7 +131,7 @@ class LlamaCpp(Engine, RunsOnCpu, Prepares, Advises, Versioned, Recognizes):
         self._version = (await read_build(self.context.run_command, binary)).label
 
     async def _model(self, files: tuple[Path, ...], name: str) -> Model:
-        """What the files say, read anew only when one was replaced."""
+        """What the files say, read again only when one was replaced."""
         stats = [file.stat() for file in files]
         seen = tuple(
             (file, stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in zip(files, stats, strict=True)

@@ -122,7 +122,7 @@ class GgufFile:
 
 
 def _word(text: str) -> str:
-    """A name of the file's own as it may stand in a message: such names end up on terminals."""
+    """A name from the file, made safe for messages: these end up on terminals."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:NAME_LIMIT])
 
 

@@ -1,4 +1,4 @@
-"""What stands in a model's `llamacpp:` block."""
+"""The options of a model's `llamacpp:` block."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ def failed(penalty: Penalty, now: float, *, silence: float = 0.0) -> None:
 
 def test_each_failure_in_a_row_doubles_it_up_to_a_bound() -> None:
     penalty, now, spans = Penalty(), 0.0, []
-    assert not penalty.stands(now)
+    assert not penalty.active(now)
     for _ in range(12):
         failed(penalty, now)
         spans.append(penalty.until - now)
-        assert penalty.stands(penalty.until - 0.01)
-        assert not penalty.stands(penalty.until)
+        assert penalty.active(penalty.until - 0.01)
+        assert not penalty.active(penalty.until)
         now = penalty.until
     assert spans[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
     assert max(spans) == spans[-1] == LONGEST
@@ -55,9 +55,9 @@ def test_an_answer_ends_it_and_one_from_before_does_not() -> None:
     failed(penalty, 1.0)
     failed(penalty, 2.0)
     penalty.served(1.9)
-    assert penalty.stands(2.0)
+    assert penalty.active(2.0)
     penalty.served(2.1)
-    assert not penalty.stands(2.0)
+    assert not penalty.active(2.0)
     failed(penalty, 3.0)
     assert penalty.span == FIRST, "it is the first in a row again"
 
@@ -68,7 +68,7 @@ def test_a_place_on_trial_gets_one_request_at_a_time(failures: int) -> None:
     for _ in range(failures):
         failed(penalty, 1.0)
     now = penalty.until if failures else 1.0
-    assert not penalty.stands(now)
+    assert not penalty.active(now)
     penalty.sent(now)
-    assert penalty.stands(now) is bool(failures)
-    assert not penalty.stands(now + FIRST), "a trial that nobody tells the end of is over after a while"
+    assert penalty.active(now) is bool(failures)
+    assert not penalty.active(now + FIRST), "a trial that nobody tells the end of is over after a while"

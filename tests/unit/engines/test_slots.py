@@ -347,7 +347,7 @@ def test_room_sums_over_the_healthy_backends_of_a_model() -> None:
     assert (room.slots, room.busy, room.free, room.context) == (5, 2, 3, 2048)
     assert (room.backends, room.healthy_backends) == (3, 2)
     assert book.room("x") is None
-    assert [(one.id, free) for one, free in book.open_backends("m", weight=2)] == [("m/0", 2)]
+    assert [(one.id, free) for one, free in book.open_backends("m")] == [("m/0", 2), ("m/1", 1)]
 
 
 # Any order of events

@@ -12,6 +12,7 @@ from viiwork_core.mesh.member import (
     Member,
     describe,
     gossip_name,
+    join_address,
     network_kind,
     read_member,
     split_address,
@@ -189,3 +190,10 @@ def test_a_node_that_cannot_be_described_does_not_start(me: LocalMember, open_me
     with pytest.raises(ConfigError) as caught:
         KinshipMembership(me, mesh="m", secret=None if open_mesh else SECRET)
     assert named in caught.value.message + caught.value.remedy
+
+
+@pytest.mark.parametrize(("host", "address"), [("192.0.2.7", "192.0.2.7:8086"), ("fd00::1", "[fd00::1]:8086")])
+def test_an_address_is_joined_as_it_is_split(host: str, address: str) -> None:
+    assert join_address(host, 8086) == address
+    ip, port = split_address(address)
+    assert (str(ip), port) == (host, 8086)

@@ -211,3 +211,16 @@ def test_the_source_is_opened_announced_and_closed() -> None:
     asyncio.run(used())
     assert scene.everyone.told == ["open", "me", "closed"]
     assert scene.source.name == "everyone"
+
+
+def test_what_waits_to_be_dialled_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that sees other addresses at each look offers them faster than they can be dialled."""
+    monkeypatch.setattr(prospects, "MAX_UNCERTAIN", 3)
+
+    async def looks() -> list[str]:
+        scene = Scene()
+        for number in range(4):
+            scene.prospects.offer(map(machine, range(3 * number, 3 * number + 3)))
+        return (await scene.look())[1]
+
+    assert asyncio.run(looks()) == [machine(number).address for number in range(3)]

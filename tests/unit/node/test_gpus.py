@@ -16,6 +16,7 @@ from viiwork_core.contracts.options import NoOptions
 from viiwork_core.engines.gpus.gpu import Gpu
 from viiwork_core.engines.slots import SlotBook
 from viiwork_core.node.plans import plan
+from viiwork_core.node.status import status_of
 from viiwork_core.node.views import Views
 from viiwork_core.registry.options import ResolvedModel
 from viiwork_core.routing.backends import LocalBackends
@@ -44,7 +45,7 @@ def status(cards: tuple[Gpu, ...] | None) -> dict[str, Any]:
         mesh="none",
         gpus=lambda: cards,
     )
-    return views.status()
+    return status_of(views)
 
 
 def test_figures_that_are_not_known_are_absent_and_zero_is_there() -> None:

@@ -55,7 +55,7 @@ class Scene:
 
     async def open(self, background: Background) -> None:
         await self.ledger.open()
-        await self.ledger.follow(self.caches, None, background)
+        self.ledger.follow(self.caches, None, background)
 
     def see(self, index: int = 0, **known: Any) -> None:
         self.book.see(BackendView(f"m/{index}", "m", "e", BackendState.HEALTHY, 1, 2, **known))

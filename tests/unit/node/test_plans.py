@@ -12,7 +12,7 @@ from viiwork_core.config.schema import ModelConfig
 from viiwork_core.node.plans import Planned, plan
 from viiwork_core.registry.options import ResolvedModel
 from viiwork_core.testing.engine_kit import kit_context
-from viiwork_core.testing.fake_plugin import FakeEngine, FakeOptions
+from viiwork_core.testing.fake_plugin import FakeCacheTransfer, FakeEngine, FakeOptions
 
 
 def planned(model: ResolvedModel) -> Planned:
@@ -68,3 +68,19 @@ class Bug(External):
 def test_an_engine_that_fails_is_its_plugins_error(engine: type[External], words: str) -> None:
     with pytest.raises(PluginError, match=words):
         planned(attached(engine))
+
+
+def test_models_whose_names_differ_have_cache_folders_that_differ() -> None:
+    names = ("a", ".a", "..a", "%2ea", "org/a", "org%2fa", "a-0", "\u02fa", "/a", "model", "...", "\u6a21\u578b")
+    folders = []
+    for name in names:
+        model = ResolvedModel(
+            ModelConfig(name=name, engine="fake", context=4096), FakeEngine, FakeOptions(), FakeCacheTransfer
+        )
+        made = plan(model, lambda _: kit_context(Path()), caches=Path("caches"), share=True)
+        folders.append(made.backends[0].spec.cache_dir)
+    assert len(set(folders)) == len(names)
+    for folder in folders:
+        assert folder is not None
+        assert folder.parent == Path("caches"), "a part of the path, whatever the name"
+        assert not folder.name.startswith(".")

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import stat
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 from viiwork_core.cli.simulate import simulate
 from viiwork_core.errors import ConfigError
 from viiwork_core.kvshare.turns import Usage
+from viiwork_core.node import recording as module
 from viiwork_core.node.recording import Recording
 from viiwork_core.proxy.body import Body
 from viiwork_core.proxy.exchange import Exchange
@@ -135,6 +138,61 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
 
     asyncio.run(scene())
     assert len(read(tmp_path / "trace")) == 1
+
+
+def test_the_last_lines_follow_those_that_are_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GATHER_S", 0.0)
+    trace, begun, go_on = recording(tmp_path / "trace", FakeClock()), threading.Event(), threading.Event()
+    write, calls = trace.write, list[str]()
+
+    def slow() -> None:
+        calls.append("begins")
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(5)
+        write()
+        calls.append("ends")
+
+    monkeypatch.setattr(trace, "write", slow)
+
+    async def scene() -> None:
+        trace.note(answered("a" * 32), 0.0)
+        work = asyncio.create_task(trace.run())
+        async with asyncio.timeout(5):
+            while not begun.is_set():  # noqa: ASYNC110  # set by another thread
+                await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(scene())
+    assert calls == ["begins", "ends"] * 2
+
+
+class _Noting(type(Path())):  # type: ignore[misc]  # a path of this system
+    """Another request ends while the file is turned."""
+
+    note: Callable[[], None]
+
+    def replace(self, target: Path) -> Path:
+        self.note()
+        return super().replace(target)
+
+
+def test_a_request_that_ends_while_the_file_is_turned_keeps_its_time(tmp_path: Path) -> None:
+    clock, path = FakeClock(), _Noting(tmp_path / "trace")
+    path.note = lambda: trace.note(answered("c" * 32), 0.0)
+    trace = recording(path, clock, most_bytes=1)
+    for _ in range(2):
+        clock.advance(10.0)
+        trace.note(answered("a" * 32), 0.0)
+        trace.write()
+    clock.advance(5.0)
+    trace.note(answered("a" * 32), 0.0)
+    path.note = lambda: None
+    trace.write()
+    assert [one.at for one in read(path)] == [0.0, 5.0]
 
 
 def test_the_simulator_replays_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from viiwork_core.clock import SystemClock
 from viiwork_core.errors import NoFreeSlot, NotFound, QueueFull
+from viiwork_core.proxy import dispatch
 from viiwork_core.proxy.dispatch import TICK, Dispatcher
 from viiwork_core.routing.ticket import Here, Placement, Ticket
 
@@ -190,6 +191,28 @@ async def test_room_that_comes_without_a_word_is_found_by_the_clock() -> None:
     scene.places.book.release(scene.taken.pop())
     async with asyncio.timeout(TICK * 20):
         assert here(await task)
+
+
+def test_a_steady_stream_of_others_does_not_put_off_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "TICK", 0.0)
+
+    @played
+    async def scene_of_it() -> None:
+        scene = Scene(queue_max=100)
+        task = scene.start()
+        await scene.waiting(1)
+        scene.places.book.release(scene.taken.pop())
+        others = []
+        for _ in range(50):
+            others.append(scene.start())
+            await asyncio.sleep(0)
+        assert task.done(), "the room that came without a word is found"
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        assert here(await task)
+
+    scene_of_it()
 
 
 @played

@@ -31,6 +31,11 @@ from viiwork_core.proxy.headers import Raw, first, outgoing, returning
         b"X-Viiwork-Forwarded",
         b"X-Viiwork-Anything",
         b"Access-Control-Request-Headers",
+        b"Forwarded",
+        b"X-Forwarded-For",
+        b"X-Forwarded-Proto",
+        b"X-Real-IP",
+        b"Via",
     ],
 )
 def test_what_names_the_client_or_the_hop_does_not_go_on(name: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from viiwork_core import Address, Candidate, NoOptions, Policy, Query
@@ -13,6 +13,7 @@ from viiwork_core.mesh.capacity import PeerView
 from viiwork_core.mesh.member import Member
 from viiwork_core.mesh.report import CapacityReport, ModelReport
 from viiwork_core.routing.backends import HeldBy, LocalBackends, held_nothing
+from viiwork_core.routing.candidates import Candidates
 from viiwork_core.routing.router import Router
 from viiwork_core.routing.ticket import Here, Placement, There, Ticket
 from viiwork_core.testing.fake_clock import FakeClock
@@ -50,6 +51,11 @@ class Places:
     held: HeldBy = held_nothing
     policy: InOrder = field(default_factory=InOrder)
     clock: FakeClock = field(default_factory=FakeClock)
+    ranking: Policy | None = None
+    """The policy for hosts, where that is another one than the policy for backends."""
+
+    candidates: Callable[[LocalBackends], Candidates] = Candidates
+    """What is known of hosts."""
 
     def __post_init__(self) -> None:
         self.book = SlotBook(self.clock)
@@ -58,10 +64,11 @@ class Places:
         self.router = Router(
             node="here",
             local=self.local,
-            policy=self.policy,
+            policy=self.ranking or self.policy,
             rng=rng,
             queue_max=self.queue_max,
             stale_after=STALE_AFTER,
+            candidates=self.candidates(self.local),
         )
 
     @property

@@ -13,6 +13,7 @@ from viiwork_core.registry.guard import GuardedPolicy
 from viiwork_core.routing.candidates import Candidates
 from viiwork_core.routing.choice import MOST_CHOICES
 from viiwork_core.routing.heads import Conversations
+from viiwork_core.testing.fake_clock import FakeClock
 
 
 class Patient(InOrder):
@@ -57,9 +58,8 @@ def test_a_wait_without_any_room_is_no_choice() -> None:
 
 
 def test_holding_out_for_a_full_host_is_noted() -> None:
-    places = Places(policy=Patient())
     told = Conversations()
-    places.router._candidates = Candidates(places.local, told)
+    places = Places(policy=Patient(), candidates=lambda local: Candidates(local, told))
     places.peer("warm", slots=1, busy=1)
     places.peer("cold", slots=1)
     session = "5e" * 16
@@ -85,9 +85,8 @@ def test_who_stood_in_for_a_policy_that_failed_is_noted() -> None:
         def rank(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Sequence[str]:
             return ["a stranger"]
 
-    places = Places()
     strikes: list[str] = []
-    places.router._policy = GuardedPolicy(Odd(), clock=places.clock, on_strike=strikes.append)
+    places = Places(ranking=GuardedPolicy(Odd(), clock=FakeClock(), on_strike=strikes.append))
     places.backend()
     ticket = places.ticket()
     here(places.offer(ticket))

@@ -83,9 +83,8 @@ def test_a_full_queue_says_when_a_new_one_at_its_end_would_be_served() -> None:
 
 
 def test_this_host_s_own_times_count_too() -> None:
-    places = Places()
+    places = Places(candidates=lambda local: Candidates(local, service_of=lambda _: 5.0))
     places.backend(2)
-    places.router._candidates = Candidates(places.local, service_of=lambda _: 5.0)
     places.offer(places.ticket())
     places.offer(places.ticket())
     places.offer(places.ticket())

@@ -133,3 +133,18 @@ def test_what_a_peer_says_of_its_patience_is_known_and_whether_it_still_reports(
     assert not places.router.hears(placement, places.now), "that is another process"
     places.router.forget("peer")
     assert places.router.about(placement) is None
+
+
+def test_a_restarted_peer_is_not_blamed_for_the_run_before() -> None:
+    """A machine that lost its power says nothing, so that its forwards fail long after it is up again."""
+    places = Places()
+    places.peer("first", slots=4)
+    places.peer("second", slots=4)
+    old = there(places.offer(places.ticket()))
+    places.clock.advance(1.0)
+    places.peer("first", slots=4, node_id="2")
+    places.peer("second", slots=4)
+    places.router.refused(old, places.now, silence=30.0)
+    places.router.returned(old)
+    assert places.router.about(old) is None, "what the new run reports is not about that forward"
+    assert placed(places) == "first"

@@ -1,4 +1,4 @@
-"""The GPU of an Apple chip. What it is doing is told to nobody but root, so only what it is stands here."""
+"""The GPU of an Apple chip. Only root may read its load, so this tells what it is and not what it does."""
 
 from __future__ import annotations
 

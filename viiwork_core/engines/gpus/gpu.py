@@ -75,6 +75,6 @@ def number(text: str | None) -> float | None:
 
 
 def whole(text: str | None) -> int | None:
-    """The same for a whole number; digits only."""
+    """A whole number of a tool's answer, digits only; None for anything else."""
     digits = (text or "").strip()
     return int(digits) if digits.isascii() and digits.isdigit() else None

@@ -125,7 +125,7 @@ class Driver:
                 self._nvml = nvml
             return question(nvml)
         except nvml.NVMLError:
-            self._nvml = None  # opened anew the next time: the driver may have been replaced
+            self._nvml = None  # opened again the next time: the driver may have been replaced
             return None
 
     def _gpu(self, nvml: Any, index: int) -> Gpu:

@@ -123,7 +123,7 @@ class KvFolder:
             raise KvRefused(507, "the prompt cache has no room for it; see prompt_cache_bytes")
 
     def _classes(self, header: Header) -> list[str]:
-        """The classes that the file's layers may have: mlx_lm would look up any name that stands there."""
+        """The classes that the file's layers may have: mlx_lm would look up any name that it finds there."""
         own = [type(layer).__name__ for layer in self._generation.served.empty_cache()]
         if self._generation.served.cli_args.kv_bits is None or len(own) != len(header.classes):
             return own

@@ -44,7 +44,7 @@ class Slot:
 
 
 class Machine:
-    """What stands behind the double's HTTP interface. Its methods take their turn in the FIFO where they must."""
+    """What is behind the double's HTTP interface. Its methods take their turn in the FIFO where they must."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
