@@ -93,8 +93,10 @@ class Arrival(Generic[_Kept]):
                 if self._written > self.header.length:
                     raise CacheRefused(f"the replica is longer than the {self.header.length} bytes it announced")
                 self._hasher.update(block)
-                with mapped():
+                try:
                     _write(file, block)
+                except OSError as error:  # `mapped` itself would take as long as a quarter of the write
+                    raise _said(error) from error
 
     def commit(self, blake3: str) -> _Kept:
         """Check length and hash, make both files durable under their names, and replace an older turn. Blocking.
@@ -211,5 +213,9 @@ def mapped() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        words = "the disk is full" if error.errno in _NO_ROOM else error.strerror or type(error).__name__
-        raise StoreFull(f"a replica cannot be written: {words}") from error
+        raise _said(error) from error
+
+
+def _said(error: OSError) -> StoreFull:
+    words = "the disk is full" if error.errno in _NO_ROOM else error.strerror or type(error).__name__
+    return StoreFull(f"a replica cannot be written: {words}")

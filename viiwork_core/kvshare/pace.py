@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import anyio
-import anyio.from_thread
 
 from viiwork_core.clock import Clock
 
@@ -20,24 +20,27 @@ class Limits:
 
 
 class Pace:
-    """Spreads what is sent over time. Nothing is saved up: after a pause it goes on as fast as before, no faster."""
+    """Spreads what is sent over time. Nothing is saved up: after a pause it goes on as fast as before, no faster.
+
+    Its methods may be called from any thread.
+    """
 
     def __init__(self, bytes_per_s: float, clock: Clock) -> None:
-        self._rate, self._clock = bytes_per_s, clock
+        self._rate, self._clock, self._lock = bytes_per_s, clock, threading.Lock()
         self._free_at = 0.0
         """When all that was let through would have been sent at that rate."""
 
-    async def pass_on(self, size: int) -> None:
-        """Wait until so many bytes may go. Those of parallel transfers take turns."""
+    def wait_s(self, size: int) -> float:
+        """Seconds until so many bytes may go, which are taken to do so then. Parallel transfers take turns."""
         if not self._rate:
-            return
-        now = self._clock.monotonic()
-        begins = max(now, self._free_at)
-        self._free_at = begins + size / self._rate
-        if begins > now:
-            await anyio.sleep(begins - now)
+            return 0.0
+        with self._lock:
+            now = self._clock.monotonic()
+            begins = max(now, self._free_at)
+            self._free_at = begins + size / self._rate
+        return begins - now
 
-    def wait(self, size: int) -> None:
-        """The same, in a thread of anyio's."""
-        if self._rate:
-            anyio.from_thread.run(self.pass_on, size)
+    async def pass_on(self, size: int) -> None:
+        """Wait until so many bytes may go."""
+        if wait_s := self.wait_s(size):
+            await anyio.sleep(wait_s)

@@ -78,16 +78,14 @@ class SealedFile:
         self.sent += len(batch)
         return batch
 
-    def pour(self, out: Callable[[memoryview], bool]) -> None:
-        """Hand out one frame after the other, until `out` wants no more. Blocking, in a thread of anyio's.
+    def pour(self, out: Callable[[memoryview, float], bool]) -> None:
+        """Hand out one frame after the other, each with the seconds to wait before it, until `out` wants no more.
 
-        Raises what iterating does, and what `out` raises.
+        Blocking. Raises what iterating does, and what `out` raises.
         """
         with self._lock:
             for frame in self._frames:
-                if self._pace is not None:
-                    self._pace.wait(len(frame))
-                if not out(frame):
+                if not out(frame, self._pace.wait_s(len(frame)) if self._pace else 0.0):
                     return
                 self.sent += len(frame)
 
@@ -162,14 +160,13 @@ def _parts(path: Path, header: TransferHeader, hasher: blake3) -> Frames:
         for part in _read(file, header.length - header.start):
             hasher.update(part)
             yield part
-        _require(not file.read(1), path)
+        _require(file.tell() == header.length and not file.read(1), path)
 
 
 def _read(file: io.FileIO, left: int) -> Iterator[memoryview]:
+    """So many bytes, or as many as there are."""
     buffer = memoryview(bytearray(PART))
-    while left:
-        got = file.readinto(buffer[: min(left, PART)])
-        _require(bool(got), Path(str(file.name)))
+    while got := file.readinto(buffer[: min(left, PART)]):
         left -= got
         yield buffer[:got]
 

@@ -10,9 +10,10 @@ import asyncio
 import http.client
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -61,18 +62,10 @@ class Said:
 async def in_thread(connection: socket.socket, work: Callable[[], _T]) -> _T:
     """Run what blocks on a connection. A cancellation breaks the connection, which ends the work."""
     # A limiter of its own: the threads that all share are for what is short.
-    scope, limiter = anyio.CancelScope(), anyio.CapacityLimiter(1)
-
-    async def run() -> _T:
-        with scope:
-            return await anyio.to_thread.run_sync(work, limiter=limiter)
-        raise asyncio.CancelledError  # before the thread began
-
-    task = asyncio.create_task(run())
+    task = asyncio.create_task(anyio.to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1)))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        scope.cancel()  # ends what the thread waits for on the loop, such as its pace
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         with anyio.CancelScope(shield=True):
@@ -84,23 +77,42 @@ async def in_thread(connection: socket.socket, work: Callable[[], _T]) -> _T:
 
 async def give(connection: socket.socket, stream: SealedFile) -> Said:
     """Send a stream, and read the answer, which may come before its end. Raises as the stream does, and OSError."""
-    connection.settimeout(SILENCE_S)
+    _block(connection, SILENCE_S)
     return await in_thread(connection, lambda: _given(connection, stream))
+
+
+def _block(connection: socket.socket, seconds: float) -> None:
+    """Let it block so long at most, 0: for ever, in the system's own way: a timeout of Python's takes two calls each
+    time, and a read then ends with whatever is there."""
+    connection.settimeout(None)
+    limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+@contextmanager
+def _silence_told() -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as error:
+        raise TimeoutError(f"the other end has been silent for {SILENCE_S:g} s") from error
 
 
 def _given(connection: socket.socket, stream: SealedFile) -> Said:
     answered = select.poll()
     answered.register(connection, select.POLLIN)
 
-    def out(frame: memoryview) -> bool:
-        if answered.poll(0):
+    def out(frame: memoryview, wait_s: float) -> bool:
+        # An answer ends the wait, and so does a cancellation, by breaking the connection.
+        if answered.poll(wait_s * 1000):
             return False
-        connection.sendall(frame)
+        with _silence_told():
+            connection.sendall(frame)
         return True
 
     with suppress(BrokenPipeError, ConnectionResetError):  # who refuses may not wait for what is still on its way
         stream.pour(out)
-    connection.settimeout(None)  # a slow disk answers late, and who waits for it has a limit of its own
+    _block(connection, 0)  # a slow disk answers late, and who waits for it has a limit of its own
     return _answer(connection)
 
 
@@ -120,9 +132,10 @@ def received(connection: socket.socket, opener: Opener) -> Iterator[memoryview]:
 
     Raises as `Opener.buffer_updated` does, and OSError.
     """
-    connection.settimeout(SILENCE_S)
+    _block(connection, SILENCE_S)
     while opener.blake3 is None:
-        count = connection.recv_into(opener.get_buffer())
+        with _silence_told():
+            count = connection.recv_into(opener.get_buffer(), 0, socket.MSG_WAITALL)
         if not count:
             raise ConnectionError("the sender left")
         if block := opener.buffer_updated(count):

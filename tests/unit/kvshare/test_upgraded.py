@@ -28,7 +28,7 @@ from viiwork_core.kvshare.incoming import Reception
 from viiwork_core.kvshare.pace import Pace
 from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
-from viiwork_core.kvshare.sealing import BLOCK, TransferHeader
+from viiwork_core.kvshare.sealing import BLOCK, Opener, TransferHeader
 from viiwork_core.kvshare.streams import SealedFile, sealed_delta, sealed_file
 from viiwork_core.kvshare.upgraded import Said, answer, give
 from viiwork_core.proxy.request import UPGRADE, Upgrade
@@ -438,6 +438,30 @@ async def test_a_receiver_that_takes_nothing_is_left(
         await given(ends[0], whole(bench, sparse(tmp_path)))
 
 
+async def test_an_answer_may_take_as_long_as_a_disk_does(
+    bench: Bench, ends: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    sender, receiver = ends
+    path = tmp_path / "saved"
+    path.write_bytes(b"abc")
+    limits: list[bytes] = []
+
+    def take_all() -> None:
+        opener = Opener(bench.key)
+        for _ in upgraded.received(receiver, opener):
+            pass
+        # The sender waits for its answer now, or is about to.
+        while not limits or any(limits[-1]):
+            limits.append(sender.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
+        receiver.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, take_all)
+            assert (await given(sender, whole(bench, path))).status == 200
+    assert not any(limits[-1]), "no limit of its own"
+
+
 async def test_who_was_refused_and_goes_on_in_drips_is_left(
     monkeypatch: pytest.MonkeyPatch, ends: tuple[socket.socket, socket.socket]
 ) -> None:
@@ -496,7 +520,7 @@ async def test_a_sender_that_is_cancelled_ends_its_thread_and_closes_its_file(
     with nothing_left_open():
         for _ in range(5):
             await _cancelled(bench, path, native)
-    assert threading.active_count() <= threads
+    assert threading.active_count() < threads + 5, "each round would leave one; a pool may make one more"
 
 
 async def _cancelled(bench: Bench, path: Path, native: bool) -> None:
@@ -558,7 +582,7 @@ async def test_a_receiver_that_is_cancelled_ends_its_thread_and_keeps_what_came(
             await cut()
             store.partials.forget(bench.session)
             await bench.until(lambda: not left(store))
-    assert threading.active_count() <= threads
+    assert threading.active_count() < threads + 5, "each round would leave one; a pool may make one more"
     assert store.used == 0
 
 
@@ -584,27 +608,27 @@ async def test_a_sender_with_a_limit_is_cancelled_at_once(
     assert sending.cancelled() is native
 
 
-async def test_a_sender_with_a_limit_hears_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, bench: Bench, store: ReplicaStore, tmp_path: Path
-) -> None:
+async def test_a_sender_with_a_limit_hears_a_refusal(bench: Bench, store: ReplicaStore, tmp_path: Path) -> None:
+    """Also while it waits for its next frame's turn, which here would be in a minute."""
     async with accepted(bench, store, tcp(), others) as connection:
-        pace = Pace(100 * BLOCK, SystemClock())
+        pace = Pace(10_000, SystemClock())
         said = await given(connection, whole(bench, sparse(tmp_path), pace))
         connection.close()
     assert code(said) == "fingerprint_mismatch"
 
 
 async def test_transfers_that_run_in_parallel_share_their_limit(
-    monkeypatch: pytest.MonkeyPatch, bench: Bench, store: ReplicaStore, clock: ManualClock, tmp_path: Path
+    bench: Bench, store: ReplicaStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     """The last byte of both may go once as many seconds are over as both together have of the rate."""
     waited: list[float] = []
 
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
+    class Hasty(Pace):
+        def wait_s(self, size: int) -> float:
+            waited.append(super().wait_s(size))
+            return 0.0
 
-    monkeypatch.setattr("viiwork_core.kvshare.pace.anyio.sleep", sleep)
-    pace, data = Pace(BLOCK, clock), os.urandom(3 * BLOCK)
+    pace, data = Hasty(BLOCK, clock), os.urandom(3 * BLOCK)
     streams = [
         whole(bench, saved(tmp_path, data, name), pace, session=session)
         for name, session in (("a", "aa" * 16), ("b", "bb" * 16))
