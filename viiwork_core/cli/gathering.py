@@ -77,8 +77,12 @@ class GatheringServer(TCPServer):
         taken = socket.socket(fileno=os.dup(self.writer.get_extra_info("socket").fileno()))
         protocol.connection = cast(h11.Connection, _Upgraded())
         self.writer.transport.abort()
-        await self.protocol.handle(Closed())
-        await protocol.can_read.set()
+        try:
+            await self.protocol.handle(Closed())
+            await protocol.can_read.set()
+        except BaseException:
+            taken.close()
+            raise
         return taken
 
     def _waits(self) -> bool:

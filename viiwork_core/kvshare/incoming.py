@@ -94,11 +94,16 @@ class Incoming:
 
     async def leave(self, *, broken_off: bool) -> None:
         """Let go of everything that was not committed; `broken_off`: unless it can go on later."""
-        kept = broken_off and self._store.partials.keep(self._arrival)
+        kept = broken_off and self._is_wanted() and self._store.partials.keep(self._arrival)
         # Handed to the thread before anything can cancel the wait for it.
         left = asyncio.get_running_loop().run_in_executor(None, self._let_go, kept)
         with anyio.CancelScope(shield=True):
             await asyncio.shield(left)
+
+    def _is_wanted(self) -> bool:
+        """Whether anything is to come of it: unless its session was forgotten, or as new a turn is here."""
+        here = self._store.find(self._header.model, self._header.session)
+        return not self._arrival.unwanted and (here is None or here.header.turn < self._header.turn)
 
     def _let_go(self, kept: bool) -> None:
         if not kept:

@@ -19,14 +19,14 @@ import anyio.to_thread
 from viiwork_core.kvshare.incoming import Incoming, Reception
 from viiwork_core.kvshare.replicas import Replica
 from viiwork_core.kvshare.sealing import BLOCK, Opener
-from viiwork_core.kvshare.upgraded import in_thread, received
+from viiwork_core.kvshare.upgraded import accepted, in_thread, received
 
 AHEAD: Final = 4 * BLOCK
 """Bytes of a body that are read while a thread is busy with those before them. Twice as much is held."""
 
 
 Carrier = AsyncIterator[bytes] | socket.socket
-"""Chunks of a body as they come, or a connection that carries nothing else."""
+"""Chunks of a body as they come, or a connection that is to leave HTTP, and carries nothing else then."""
 
 
 async def receive(carrier: Carrier, reception: Reception, *keys: bytes) -> Replica:
@@ -48,6 +48,7 @@ async def receive(carrier: Carrier, reception: Reception, *keys: bytes) -> Repli
 
 
 async def _from_connection(connection: socket.socket, opener: Opener, reception: Reception) -> Replica:
+    await accepted(connection)
     blocks = received(connection, opener)
     first = await in_thread(connection, partial(_until_proven, blocks))
     found = reception.begin(opener)

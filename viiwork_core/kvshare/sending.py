@@ -264,7 +264,8 @@ class Sender(Generic[Target]):
             return None
         except BackendFailed:
             transfer.broken += 1
-            if not stream.sent or transfer.broken >= TRIES:
+            never_began = not stream.sent and transfer.broken == 1
+            if never_began or transfer.broken >= TRIES:
                 raise
             transfer.start = None
             await anyio.sleep(PAUSE_S)

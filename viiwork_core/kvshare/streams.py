@@ -55,6 +55,9 @@ class SealedFile:
         """Of the whole file, once all of it was read."""
 
         self._frames, self._pace = make(self), pace
+        self._held: memoryview | None = None
+        """A frame that was not taken."""
+
         self._lock = threading.Lock()
         self._batch: asyncio.Task[bytes] | None = None
         """The one in the making; empty once there are no more."""
@@ -81,13 +84,23 @@ class SealedFile:
     def pour(self, out: Callable[[memoryview, float], bool]) -> None:
         """Hand out one frame after the other, each with the seconds to wait before it, until `out` wants no more.
 
-        Blocking. Raises what iterating does, and what `out` raises.
+        May be called again when `out` has failed: the frame that it did not take comes first. Blocking. Raises what
+        iterating does, and what `out` raises.
         """
         with self._lock:
-            for frame in self._frames:
+            while frame := self._held or self._frame():
+                self._held = frame
                 if not out(frame, self._pace.wait_s(len(frame)) if self._pace else 0.0):
                     return
+                self._held = None
                 self.sent += len(frame)
+
+    def _frame(self) -> memoryview | None:
+        """The next one; None: there are no more."""
+        try:
+            return next(self._frames, None)
+        except OSError as error:
+            raise CacheRefused(f"the saved file cannot be read: {error.strerror}") from error
 
     def _make(self) -> asyncio.Task[bytes]:
         self._batch = asyncio.create_task(anyio.to_thread.run_sync(self._next))
@@ -105,10 +118,8 @@ class SealedFile:
 
     def _next(self) -> bytes:
         with self._lock:
-            frames = bytearray()
-            for frame in islice(self._frames, BATCH):
-                frames += frame
-            return bytes(frames)
+            frames = islice(iter(self._frame, None), BATCH)
+            return b"".join(bytes(frame) for frame in frames)
 
     def _close(self) -> None:
         with self._lock:
@@ -118,8 +129,8 @@ class SealedFile:
 def sealed_file(path: Path, key: bytes, header: TransferHeader, pace: Pace | None = None) -> SealedFile:
     """The sealed stream of a file from the header's start on.
 
-    What takes it out raises CacheRefused when the file is no longer as long as the header says, and OSError. Close it
-    with `contextlib.aclosing`.
+    What takes it out raises CacheRefused when the file cannot be read, or is no longer as long as the header says.
+    Close it with `contextlib.aclosing`.
     """
 
     def frames(stream: SealedFile) -> Frames:

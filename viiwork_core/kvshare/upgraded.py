@@ -1,7 +1,7 @@
 """Upgraded: the two ends of a transfer on a connection that has left HTTP, each in a thread.
 
-The sealed stream goes one way, and then an answer in HTTP/1.1 the other. Past the servers, clients and event loops that
-would otherwise copy it piece by piece, a transfer takes a third of the time.
+The sealed stream goes one way, and then an answer in HTTP/1.1 the other, past the servers, clients and event loops that
+would otherwise copy it piece by piece (docs/decisions/0006).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import anyio.to_thread
 
 from viiwork_core.kvshare.sealing import Opener
 from viiwork_core.kvshare.streams import SealedFile
+from viiwork_core.mesh.sockets import LOST_S, watch
 
 PROTOCOL: Final = "viiwork-replica"
 """In the header Upgrade."""
@@ -29,8 +30,9 @@ PROTOCOL: Final = "viiwork-replica"
 OFFSET: Final = "X-Viiwork-Offset"
 """Header of a refusal: the byte of the file that a broken transfer is to go on from."""
 
-SILENCE_S: Final = 30.0
-"""How long the other end may take nothing, or give nothing."""
+SILENCE_S: Final = 600.0
+"""How long the other end may take nothing, or give nothing: it may be reading a file of many GiB, or have a slow line.
+A machine that is gone is noticed by the system, in seconds (mesh/sockets)."""
 
 LINGER_S: Final = 2.0
 """How long an end that has answered waits for the other one to read that, or to send more."""
@@ -69,7 +71,9 @@ async def in_thread(connection: socket.socket, work: Callable[[], _T]) -> _T:
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
+            while not task.done():  # whatever else is cancelled: the thread has the connection
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([task])
         with suppress(Exception):  # the cancellation is what is told
             task.result()
         raise
@@ -144,6 +148,8 @@ def received(connection: socket.socket, opener: Opener) -> Iterator[memoryview]:
 
 async def accepted(connection: socket.socket) -> None:
     """Tell the sender that the connection has left HTTP, and wait for its stream to begin. Raises OSError."""
+    # Noticed here before the sender notices it: once that asks where to go on, there is to be an answer.
+    watch(connection, lost_s=LOST_S - 3)
     connection.settimeout(SILENCE_S)
     await in_thread(connection, lambda: _accepted(connection))
 

@@ -22,21 +22,26 @@ PROBED_AFTER_S: Final = 5
 """Seconds without a word after which the other machine's system is asked each second whether it is there: who waits for
 an answer sends nothing that could be lost."""
 
-# TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME and TCP_KEEPALIVE, of netinet/tcp.h on macOS, seconds.
-_PROBES = ((socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, LOST_S))
-_LOST: Final = {
-    "linux": ((18, LOST_S * 1000), (4, PROBED_AFTER_S), *_PROBES),
-    "darwin": ((0x80, LOST_S), (0x10, PROBED_AFTER_S), *_PROBES),
-}.get(sys.platform, ())
+# What is lost: TCP_USER_TIMEOUT takes milliseconds; TCP_RXT_CONNDROPTIME, of netinet/tcp.h on macOS, seconds. What is
+# silent: TCP_KEEPIDLE, there TCP_KEEPALIVE. Each an option and its unit.
+_LOST, _IDLE = {"linux": ((18, 1000), 4), "darwin": ((0x80, 1), 0x10)}.get(sys.platform, (None, None))
 
 
 def noticing(place: tuple[int, int, int, str, Any]) -> socket.socket:
     """A socket for a connection there, which breaks once nothing has come from the other machine for LOST_S."""
     one = socket.socket(*place[:3])
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _LOST:
-        one.setsockopt(socket.IPPROTO_TCP, option, value)
+    watch(one)
     return one
+
+
+def watch(one: socket.socket, lost_s: int = LOST_S) -> None:
+    """Let a connection break once nothing has come from the other machine for so many seconds."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = [(socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, lost_s)]
+    if _LOST is not None and _IDLE is not None:
+        options += [(_LOST[0], lost_s * _LOST[1]), (_IDLE, min(PROBED_AFTER_S, lost_s))]
+    for option, value in options:
+        one.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def taken(response: aiohttp.ClientResponse, address: str) -> socket.socket:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from hashlib import blake2b
 
 from viiwork_core.errors import ResumeFrom, UpgradeUnsupported, ViiworkError
-from viiwork_core.kvshare.upgraded import OFFSET, PROTOCOL, accepted, answer
+from viiwork_core.kvshare.upgraded import OFFSET, PROTOCOL, answer
 from viiwork_core.mesh.report import encode_report
 from viiwork_core.proxy.headers import first
 from viiwork_core.proxy.request import UPGRADE, ClientGone, Receive, Scope, Send, Upgrade, request_id
@@ -78,7 +78,6 @@ async def _upgraded(surface: Surface, origin: str, scope: Scope) -> None:
         return  # the sender left
     with connection:
         try:
-            await accepted(connection)
             await surface.take_replica(origin, connection)
         except OSError:
             return

@@ -45,7 +45,7 @@ from viiwork_core.kvshare.sending import Delivery, Save, Sender
 from viiwork_core.kvshare.shared_model import SharedModel
 from viiwork_core.kvshare.streams import SealedFile
 from viiwork_core.kvshare.turns import Turn, Usage
-from viiwork_core.kvshare.upgraded import accepted, answer, give
+from viiwork_core.kvshare.upgraded import answer, give
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -142,12 +142,13 @@ async def test_past_http_they_are_sent_and_received_off_the_loop(bench: Bench, t
     ended: asyncio.Queue[Delivery[str]] = asyncio.Queue()
 
     async def take(connection: socket.socket) -> None:
-        await accepted(connection)
         await receive(connection, Reception(store, accepts=lambda _: None), bench.key)
         await answer(connection, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
     async def put(_: str, stream: SealedFile) -> None:
-        one, other = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            one = socket.create_connection(server.getsockname())
+            other = server.accept()[0]
         with one, other:
             taking = asyncio.create_task(take(other))
             await anyio.to_thread.run_sync(one.recv, 1 << 10)

@@ -20,7 +20,7 @@ from viiwork_core.kvshare.receiving import receive
 from viiwork_core.kvshare.replicas import ReplicaStore
 from viiwork_core.kvshare.sealing import BLOCK
 from viiwork_core.kvshare.sending import Delivery, LinkCounts, Save, Sender
-from viiwork_core.kvshare.streams import describe, sealed_file
+from viiwork_core.kvshare.streams import SealedFile, describe, sealed_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,6 +190,28 @@ async def test_a_failed_transfer_is_counted_said_and_cleaned_up(
         lab.offer("again", turn=2)
         await bench.until(lambda: len(lab.ended) == 2)
         assert (lab.sender.counts.sent, lab.sender.counts.failed) == (1, 1)
+
+
+@pytest.mark.parametrize(("begun", "tries"), [(True, 4), (False, 1)])
+async def test_a_member_that_comes_back_after_a_break_gets_it_and_one_that_was_not_there_is_left(
+    bench: Bench, tmp_path: Path, clock: ManualClock, other: Target, begun: bool, tries: int
+) -> None:
+    other.gate.set()
+    asked: list[str] = []
+
+    async def put(target: str, stream: SealedFile) -> None:
+        asked.append(target)
+        if len(asked) == 1 and begun:
+            await anext(stream)
+        if len(asked) < 3:
+            raise BackendFailed("connection refused")
+        await other.put(target, stream)
+
+    async with running(bench, tmp_path, clock, put) as lab:
+        lab.offer("rig1", os.urandom(1000))
+        await bench.until(lambda: lab.ended != [])
+    assert len(asked) == tries, "the third only asks how much is there"
+    assert lab.errors() == {"rig1": None if begun else "connection refused"}
 
 
 async def test_files_that_are_gone_or_empty_fail_and_nothing_else(

@@ -161,7 +161,7 @@ def written(store: ReplicaStore) -> int:
 
 
 def left(store: ReplicaStore) -> list[str]:
-    return [path.suffix for path in store._folder.iterdir()]
+    return sorted(path.suffix for path in store._folder.iterdir())
 
 
 @contextmanager
@@ -213,10 +213,10 @@ async def test_a_refusal_of_the_header_is_heard_while_there_is_much_to_send(
     assert left(store) == []
 
 
-async def test_a_refusal_that_needs_nothing_of_the_stream_is_heard(
-    bench: Bench, store: ReplicaStore, ends: tuple[socket.socket, socket.socket], tmp_path: Path
+async def test_a_refusal_that_needs_nothing_of_the_stream_is_the_answer_to_the_request(
+    bench: Bench, store: ReplicaStore, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    """An HTTP client takes all that comes with the 101 for its own."""
+    """An HTTP client takes all that comes with a 101 for its own: so there is none."""
     one, other = ends
     member = Receiver(bench, store)
 
@@ -226,14 +226,23 @@ async def test_a_refusal_that_needs_nothing_of_the_stream_is_heard(
     member.take_replica = refuse  # type: ignore[method-assign]
     serving = asyncio.create_task(member.serve(other))
     with anyio.fail_after(20):
-        await anyio.to_thread.run_sync(head_of, one)
+        assert (await anyio.to_thread.run_sync(head_of, one)).startswith(b"HTTP/1.1 422 ")
+        assert b"cache_refused" in await anyio.to_thread.run_sync(one.recv, 1 << 12)
+        one.close()
+        await serving
+
+
+async def test_after_the_101_nothing_is_said_before_the_stream_begins(
+    bench: Bench, store: ReplicaStore, ends: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    """An answer right behind it would end in the sender's HTTP client too."""
+    async with accepted(bench, store, ends, others) as one:
         one.setblocking(False)
         with pytest.raises(BlockingIOError):
             one.recv(1)
         said = await given(one, whole(bench, sparse(tmp_path)))
         one.close()
-        await serving
-    assert code(said) == "cache_refused"
+    assert code(said) == "fingerprint_mismatch"
 
 
 async def test_a_sender_that_left_before_it_was_answered_is_nobody(bench: Bench, store: ReplicaStore) -> None:
@@ -260,6 +269,23 @@ async def test_a_session_that_is_forgotten_meanwhile_is_refused(
         connection.close()
     assert left(store) == []
     assert store.used == 0
+
+
+@pytest.mark.parametrize("why", ["forgotten", "outdated"])
+async def test_what_breaks_off_and_is_not_wanted_any_more_is_not_kept(
+    bench: Bench, store: ReplicaStore, ends: tuple[socket.socket, socket.socket], why: str
+) -> None:
+    pieces = bench.pieces(os.urandom(4 * BLOCK))
+    async with accepted(bench, store, ends) as connection:
+        await anyio.to_thread.run_sync(connection.sendall, b"".join(pieces[:3]))
+        await bench.until(lambda: written(store) == 2 * BLOCK)
+        if why == "forgotten":
+            store.forget(bench.session)
+        else:
+            bench.keep(store, b"newer", turn=2)
+        connection.close()
+    assert left(store) == ([] if why == "forgotten" else [".json", ".kv"])
+    assert store.used == (0 if why == "forgotten" else 5)
 
 
 async def test_a_stream_that_is_longer_than_it_said_is_refused_in_its_middle(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, closing, contextmanager
@@ -212,6 +213,41 @@ def test_a_direct_link_that_leads_nowhere_is_gone_around(small: Path) -> None:
     with member(serve) as to:
         direct = Member(to.node, to.node_id, to.host, to.api_port, kv_address=address)
         assert sent(small, direct).blake3 is not None
+
+
+def test_a_direct_link_that_breaks_before_the_first_byte_is_gone_around(small: Path) -> None:
+    """What it did not take goes the other way, from the stream's beginning on."""
+    got: list[bytes] = []
+
+    def leave(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(SWITCH)
+
+    def take(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.sendall(SWITCH)
+        got.append(opened(connection))
+        connection.sendall(whole(200, b"{}"))
+
+    with member(leave) as link, member(take) as to:
+        direct = Member(to.node, to.node_id, to.host, to.api_port, kv_address=f"{link.host}:{link.api_port}")
+        sent(small, direct)
+    assert got == [small.read_bytes()]
+
+
+def test_a_saved_file_that_is_gone_is_not_the_members_fault(small: Path) -> None:
+    def serve(connection: socket.socket) -> None:
+        head_of(connection)
+        small.unlink()
+        connection.sendall(SWITCH)
+        assert connection.recv(1), "the header"
+        while connection.recv(1 << 16):
+            pass
+
+    with member(serve) as to, pytest.raises(CacheRefused, match="the saved file cannot be read: No such file") as told:
+        sent(small, to)
+    assert str(small) not in told.value.message
 
 
 def test_a_refusal_in_http(small: Path) -> None:
