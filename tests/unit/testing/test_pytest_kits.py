@@ -58,7 +58,7 @@ def test_each_clause_of_a_sound_plugin_passes(run: Run) -> None:
             @pytest.fixture
             def case(self, tmp_path): return DiscoveryCase(Seeds, SeedsOptions(), kit_context(tmp_path))
     """)["passed"]
-        == 20
+        == 21
     )
 
 
@@ -71,7 +71,7 @@ def test_a_broken_clause_fails_alone(run: Run) -> None:
             @pytest.fixture
             def case(self): return PolicyCase(Unsorted)
     """)
-    assert (ended["passed"], ended["failed"]) == (9, 1)
+    assert (ended["passed"], ended["failed"]) == (10, 1)
 
 
 def test_what_was_not_checked_is_skipped(run: Run) -> None:
@@ -114,8 +114,8 @@ def test_two_classes_do_not_share_verdicts(run: Run) -> None:
             @pytest.fixture
             def case(self): return PolicyCase(Unsorted)
     """)
-    assert (ended["passed"], ended["failed"]) == (19, 1)
+    assert (ended["passed"], ended["failed"]) == (21, 1)
 
 
 def test_a_class_without_a_case_says_so(run: Run) -> None:
-    assert run("class TestPolicy(PolicyKit): ...")["errors"] == 10
+    assert run("class TestPolicy(PolicyKit): ...")["errors"] == 11
