@@ -36,7 +36,7 @@ BLOCK = 1 << 20
 
 PART = 512 << 10
 """Bytes of a whole file in one frame. With 64 to 256 KiB calls cost more, with 1 MiB fewer are still in the processor's
-cache when they are hashed, sealed and sent (docs/performance.md)."""
+cache when they are hashed, sealed and sent (docs/decisions/0006)."""
 
 HEADER_LIMIT = 4096
 """Bytes of an encoded header, at most."""
