@@ -40,7 +40,10 @@ class Reload:
         """
         while True:
             if await self._bell.wait(FOREVER_S):
-                await self._once(running, apply, follow)
+                try:
+                    await self._once(running, apply, follow)
+                except Exception:  # noqa: BLE001  # a mistake of ours, or of a plugin: the next ring is to be heard
+                    _log.exception("the configuration is not reloaded")
 
     async def _once(self, running: Config, apply: Apply, follow: Callable[[Config], None]) -> None:
         try:
