@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Final
 
 from viiwork_core.errors import BackendFailed
+
+if TYPE_CHECKING:  # it takes long, and who looks at a configuration needs none
+    import aiohttp
 
 SWITCHING: Final = 101
 """The status with which a connection leaves HTTP."""

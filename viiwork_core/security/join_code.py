@@ -31,7 +31,7 @@ LONGEST: Final = 4096
 
 _HAS_SECRET: Final = 1
 _CHECKSUM_BYTES: Final = 4
-_SHAPE = re.compile(r"viiwork([0-9]{1,3})-(.*)", re.ASCII)
+_SHAPE = re.compile(r"viiwork(0|[1-9][0-9]{0,2})-(.*)", re.ASCII)
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 _PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)

@@ -103,6 +103,10 @@ def test_a_character_lost_doubled_or_swapped_is_told(code: JoinCode, data: st.Da
     refusal(text[:at] + text[at + 1] + text[at] + text[at + 2 :])
 
 
+def test_a_version_has_one_form() -> None:
+    refusal(CODE.replace("viiwork1", "viiwork01"))
+
+
 @pytest.mark.parametrize("text", [CODE, OPEN], ids=["secured", "open"])
 def test_a_code_that_lacks_its_end_is_cut_off(text: str) -> None:
     for end in range(len("viiwork1-"), len(text)):
