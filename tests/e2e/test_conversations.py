@@ -118,4 +118,4 @@ def test_the_same_words_after_a_restart_of_the_entry(own_mesh: Mesh) -> None:
         answer = own_mesh.first.chat(messages)
         return answer.status == 200 and answer.headers["x-viiwork-node"] == SECOND and answer.warmth > WARM
 
-    until(enters, "the conversation goes where it is held")
+    until(enters, "the conversation goes where it is held", 60)

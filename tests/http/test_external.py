@@ -115,7 +115,7 @@ def node(attached_node: Node, servers: tuple[Server, Server]) -> Iterator[Node]:
         server.posts.clear()
         server.answer = (200, {}, json.dumps(REPLY).encode())
     yield attached_node
-    until(lambda: attached_node.idle("ours") and attached_node.idle("theirs"), "all slots come free again", 5)
+    until(lambda: attached_node.idle("ours") and attached_node.idle("theirs"), "all slots come free again")
 
 
 def asked(node: Node, body: bytes, headers: list[tuple[str, str]] | None = None, path: str = CHAT) -> Answer:
