@@ -1,4 +1,4 @@
-"""Measure caches that move between two nodes: python -m bench.kv [--quick].
+"""Measure caches that move between two nodes: python -m bench.kv [--quick] [--transfers].
 
 Two nodes on 127.0.0.1 and 127.0.0.2 serve SmolLM2; a conversation of 3,000 tokens changes the host. Then a replica of
 1 GiB goes over the loopback, beside file -> socket -> file + fsync on the same disk; the rest comes from the simulator.
@@ -57,12 +57,13 @@ SIMULATED = {
 class Size:
     """How much is measured."""
 
-    rounds: int
+    conversations: int
+    transfers: int
     mib: int
 
 
-FULL = Size(rounds=3, mib=1024)
-QUICK = Size(rounds=1, mib=128)
+FULL = Size(conversations=3, transfers=7, mib=1024)
+QUICK = Size(conversations=1, transfers=1, mib=128)
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,21 @@ def wait_for(port: int) -> None:
         time.sleep(1)
 
 
+def conversations(folder: Path, size: Size) -> dict[str, object]:
+    """Conversations that change the host, one after the other."""
+    check_engine()
+    found = Found()
+    with pair(folder) as made:
+        for number in range(size.conversations):
+            tell(f"conversation {number + 1} of {size.conversations}")
+            switch(made, number, found)
+    return {
+        "switch_vs_cold": round(median(found.switch_vs_cold), 3),
+        "text_equal": all(found.text_equal),
+        "delta_over_share": round(median(found.delta_over_share), 3),
+    }
+
+
 def transfers(folder: Path, size: Size) -> dict[str, float]:
     """A file of random bytes both ways, in turn."""
     file = folder / "replica"
@@ -266,7 +282,8 @@ def transfers(folder: Path, size: Size) -> dict[str, float]:
         for _ in range(size.mib):
             out.write(os.urandom(1 << 20))
     shares, peaks = [], []
-    for _ in range(size.rounds):
+    tell("a replica over the loopback")
+    for _ in range(size.transfers):
         plain, sealed = transfer(file, ("take", "give")), transfer(file, ("receive", "send"))
         told = (
             f"{name} {one.seconds:.2f} s ({one.cpu_s:.2f} s of cores)"
@@ -290,22 +307,16 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="bench.kv", description="Measure caches that move between two nodes.")
     parser.add_argument("--quick", action="store_true", help="a minute or two, and less to be trusted")
-    size = QUICK if parser.parse_args().quick else FULL
-    check_engine()
-    found = Found()
+    parser.add_argument("--transfers", action="store_true", help="only the file that is sent as a replica is")
+    asked = parser.parse_args()
+    size = QUICK if asked.quick else FULL
+    told: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="viiwork-bench-", dir=os.environ.get("BENCH_DIR")) as name:
-        with pair(Path(name)) as made:
-            for number in range(size.rounds):
-                tell(f"conversation {number + 1} of {size.rounds}")
-                switch(made, number, found)
-        tell("a replica over the loopback")
-        told: dict[str, object] = {
-            "switch_vs_cold": round(median(found.switch_vs_cold), 3),
-            "text_equal": all(found.text_equal),
-            "delta_over_share": round(median(found.delta_over_share), 3),
-            **transfers(Path(name), size),
-        }
-    told |= {name: simulated(scenario) for name, scenario in SIMULATED.items()}
+        if not asked.transfers:
+            told |= conversations(Path(name), size)
+        told |= transfers(Path(name), size)
+    if not asked.transfers:
+        told |= {name: simulated(scenario) for name, scenario in SIMULATED.items()}
     tell(f"RESULT {json.dumps(told)}")
 
 

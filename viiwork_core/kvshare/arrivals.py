@@ -95,7 +95,9 @@ class Arrival(Generic[_Kept]):
                 self._hasher.update(block)
                 try:
                     _write(file, block)
-                except OSError as error:  # `mapped` itself would take as long as a quarter of the write
+                except (
+                    OSError
+                ) as error:  # not `mapped`: a context manager for each block costs some percent of a transfer
                     raise _said(error) from error
 
     def commit(self, blake3: str) -> _Kept:

@@ -152,8 +152,8 @@ def seal(
     """Yield the sealed stream of a file, piece by piece: the header, one frame for each block, and the file's hash.
 
     A piece is valid until the next one is asked for. Blocks are 1 MiB at most (ValueError); empty ones are skipped.
-    `digest` gives the BLAKE3 of the whole file and is called after the last block. Blocking by the cost of encryption:
-    about 0.3 ms a MiB. Raises CacheRefused for a header that no receiver would take.
+    `digest` gives the BLAKE3 of the whole file and is called after the last block. Blocking by the cost of
+    encryption. Raises CacheRefused for a header that no receiver would take.
     """
     salt = secrets.token_bytes(16)
     fields = {name: getattr(header, name) for name in TransferHeader.__struct_fields__}

@@ -549,9 +549,9 @@ async def test_a_sender_that_is_cancelled_ends_its_thread_and_closes_its_file(
     assert threading.active_count() < threads + 5, "each round would leave one; a pool may make one more"
 
 
-async def _cancelled(bench: Bench, path: Path, native: bool) -> None:
+async def _cancelled(bench: Bench, path: Path, native: bool, pace: Pace | None = None) -> None:
     one, other = tcp()
-    stream, scope = whole(bench, path), anyio.CancelScope()
+    stream, scope = whole(bench, path, pace), anyio.CancelScope()
 
     async def send() -> None:
         with scope:
@@ -613,25 +613,9 @@ async def test_a_receiver_that_is_cancelled_ends_its_thread_and_keeps_what_came(
 
 
 @pytest.mark.parametrize("native", [True, False])
-async def test_a_sender_with_a_limit_is_cancelled_at_once(
-    bench: Bench, ends: tuple[socket.socket, socket.socket], tmp_path: Path, native: bool
-) -> None:
+async def test_a_sender_with_a_limit_is_cancelled_at_once(bench: Bench, tmp_path: Path, native: bool) -> None:
     """And not once the next frame may go: at a byte each second that is in a day."""
-    stream, scope = whole(bench, sparse(tmp_path), Pace(1, SystemClock())), anyio.CancelScope()
-
-    async def send() -> None:
-        with scope:
-            await given(ends[0], stream)
-
-    with anyio.fail_after(10):
-        sending = asyncio.create_task(send())
-        await bench.until(lambda: stream.sent > 0)
-        if native:
-            sending.cancel()
-        else:
-            scope.cancel()
-        await asyncio.wait([sending])
-    assert sending.cancelled() is native
+    await _cancelled(bench, sparse(tmp_path), native, Pace(1, SystemClock()))
 
 
 async def test_a_sender_with_a_limit_hears_a_refusal(bench: Bench, store: ReplicaStore, tmp_path: Path) -> None:
